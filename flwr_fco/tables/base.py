@@ -672,9 +672,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if null <= _CONSTANT * at_zero:
                 # Targets that are all the same: what is left of them is rounding.
                 null = at_zero
-        options: dict[str, Any] = {"tolerance": max(self.tol * null, np.finfo(np.float64).tiny), "regularizer": psi}
-        options["hessian"] = "none" if dense_solution else "block"
-        return sites.strategy(**options)
+        tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
+        return sites.strategy(tolerance=tolerance, regularizer=psi, hessian="none" if dense_solution else "block")
 
     def _solved(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
@@ -750,10 +749,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
         if self._common_intercept:
             intercepts = result.arrays["intercept"].numpy()
-        penalised = np.full(self.n_features_in_, getattr(strategy.regularizer, "strength", 0.0))
-        penalised = penalised if self._factors is None else penalised * self._factors
-        reported_nothing = self._columns.telling_nothing(own=self._own_levels)
-        if (free := np.flatnonzero(reported_nothing & (penalised == 0.0))).size:
+        penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
+        free = np.flatnonzero(self._columns.telling_nothing(own=self._own_levels) & (penalised == 0.0))
+        if free.size:
             where = "at each site" if self._own_levels else "at all sites together"
             prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
             warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)

@@ -206,14 +206,12 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     if not many or not given or not all(isinstance(each, Real) for own in given for each in own.values()):
         prefix = f"contrast({combinations!r:.200})"
         raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of such mappings")
-    factors = np.zeros((len(given), len(names)))
-    for row, combination in enumerate(given):
+    for combination in given:
         unknown = [name for name in combination if name not in names]
         if unknown or not combination:
             prefix = f"contrast({combinations!r:.200}) has {unknown[:5] or 'no features'}"
             raise ConfigurationError(f"{prefix}; expected factors by names of features, which are {names[:10]}")
-        for name, factor in combination.items():
-            factors[row, names.index(name)] = factor
+    factors = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
     values = factors @ found.estimate
     spread = factors @ found.covariance @ factors.T
     inverse = inverse_of(spread)
