@@ -34,20 +34,6 @@ from flwr_fco.tables.intervals import Intervals
 from flwr_fco.tables.quality import Curves, Quality
 from flwr_fco.tables.reports import Summary, Tested
 
-__all__ = [
-    "Codebook",
-    "Column",
-    "Curves",
-    "Description",
-    "FederatedCoxRegression",
-    "FederatedElasticNet",
-    "FederatedLasso",
-    "FederatedLogisticRegression",
-    "FederatedPoissonRegression",
-    "Finding",
-    "Intervals",
-    "Quality",
-    "Summary",
-    "Tested",
-    "to_estimator",
-]
+__all__ = ["Codebook", "Column", "Curves", "Description", "FederatedCoxRegression", "FederatedElasticNet"]
+__all__ += ["FederatedLasso", "FederatedLogisticRegression", "FederatedPoissonRegression", "Finding", "Intervals"]
+__all__ += ["Quality", "Summary", "Tested", "to_estimator"]
