@@ -183,7 +183,8 @@ def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did
         for name in options:
             if name not in taken:
                 prefix = f"{name}={short(options[name])}: {type(self).__name__} has no such option"
-                if name in get_annotations(type(self)):
+                # A field of a dataclass that is no parameter, as the lasso's l1_ratio, is declared as it should be.
+                if name in get_annotations(type(self)) and name not in getattr(self, "__dataclass_fields__", {}):
                     prefix += ": it declares one, but lacks a decorator (of a strategy @strategy)"
                     raise UnknownOptionError(prefix)
                 raise UnknownOptionError(f"{prefix}{advice(name, taken)}")

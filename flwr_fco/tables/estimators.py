@@ -739,6 +739,8 @@ class FederatedCoxRegression(Federated):
         array([[0.905, 0.741,   nan],
                [0.67 , 0.301,   nan]])
         """
+        if not (isinstance(own, tuple | list) and len(own) == 2):
+            raise ConfigurationError(f"own is a {type(own).__name__}; expected (X, y), a site's rows and their times")
         rows = self._features(own[0])
         objective = self._objective(rows, self._targets(own[1]))
         # Hazards relative to a row of zeros may be no numbers.

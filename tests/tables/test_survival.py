@@ -216,8 +216,7 @@ def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
     model = FederatedCoxRegression(0.1).fit(TABLES, TARGETS)
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
         assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
-        message = r"not known: partition 0 keeps sums of so few rows"
-        refused(message, model.curves, grid, times=range(100), by="sex")
+        refused("not known: partition 0 keeps sums of so few rows", model.curves, grid, times=range(100), by="sex")
     for given, message in (
         ({"times": []}, r"times=\[\]; expected numbers"),
         ({"times": ["a"]}, r"times=\['a'\]; expected numbers"),
@@ -238,8 +237,8 @@ def test_survival_probabilities_are_those_of_the_sites_own_stratum():
     message = r"strata=.* one of the site's, which are \['new', 'old'\]"
     for wrong in (None, ["older"] * 90, ["old"]):
         refused(message, model.predict_survival_function, X[2], times, both, strata=wrong)
-    never = X[0], TIMES[0].assign(event=False)
-    refused("has no event", model.predict_survival_function, X[2], times, never)
+    for wrong, message in (((X[0], TIMES[0].assign(event=False)), "has no event"), (X[0], "own is a DataFrame")):
+        refused(message, model.predict_survival_function, X[2], times, wrong)
 
 
 @pytest.mark.parametrize(("ties", "first"), [("breslow", 2 / 4), ("efron", 1 / 4 + 1 / 3)])
