@@ -364,11 +364,9 @@ class Client:
                 objective.load_buffers(passed)
         with single_threaded_blas():
             found: Any = objective.metrics(primal)
-        try:
+        said = f"{type(objective).__name__}.metrics(w), by default {{'loss': value(w)}}"
+        with in_words(said, ConfigurationError, "; expected numbers by name"):
             metrics = {name: float(value) for name, value in found.items()}
-        except (TypeError, ValueError, AttributeError) as error:
-            prefix = f"{type(objective).__name__}.metrics(w), by default {{'loss': value(w)}}"
-            raise ConfigurationError(f"{prefix}: {error}; expected numbers by name") from error
         # Losses that an evaluation records do not belong to the next round of training.
         objective.take_training_loss()
         record = MetricRecord({"num-examples": int(objective.num_examples), **metrics})

@@ -21,7 +21,7 @@ from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector, Vector, all_finite
 from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
+from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError, in_words
 from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
 from flwr_fco.kernels.prox import separable
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
@@ -177,13 +177,11 @@ class Plan(Specified):
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        try:
+        with in_words("not a plan", SpecError, passing=()):
             super().__post_init__()
             for name, value in self.options.items():
                 checked("name of an option", name, str)
                 checked(f"options[{name!r}]", value, Option, _FINITE)
-        except ConfigurationError as error:
-            raise SpecError(f"not a plan: {error}") from error
 
     def __reduce__(self) -> Any:
         # Cached values hold compiled functions, which other processes make for themselves, once for each plan.

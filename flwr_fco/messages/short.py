@@ -172,11 +172,9 @@ def mask_of(bits: NDArray[Any], size: int) -> Mask:
         raise ProtocolError(f"array {PLACES!r} has {len(data)} bytes, expected at most {length}")
     if len(data) < length:
         inflate = zlib.decompressobj()
-        try:
+        with in_words(f"array {PLACES!r} cannot be read"):
             # No more than there can be, whatever follows.
             data = inflate.decompress(data, length + 1)
-        except zlib.error as error:
-            raise ProtocolError(f"array {PLACES!r} cannot be read: {error}") from error
         if len(data) != length or not inflate.eof or inflate.unused_data:
             raise ProtocolError(f"array {PLACES!r} holds other than {size} bits")
     mask = np.unpackbits(np.frombuffer(data, np.uint8), count=size)

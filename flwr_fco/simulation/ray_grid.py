@@ -23,7 +23,7 @@ from flwr_fco.algorithms.contract import methods, register
 from flwr_fco.core.logs import logger
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError, in_words
 from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import Reply, Task
 from flwr_fco.simulation.grid import InProcessGrid
@@ -194,12 +194,9 @@ def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) 
     # One by one: an actor may lack the module of a method that this run does not need.
     own = [cloudpickle.dumps(kind) for kind in methods().values() if is_users(kind)]
     kinds = [kind for kind in Specified.registered() if is_users(kind)]
-    try:
+    advice = ". Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
+    with in_words("the ClientApp cannot be sent to other processes", ConfigurationError, advice, passing=()):
         text: bytes = cloudpickle.dumps((client_app, num_nodes, options, own, kinds))
-    except Exception as error:
-        prefix = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
-        advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
-        raise ConfigurationError(f"{prefix}. {advice}") from error
     if len(text) > _LARGE_APP:
         advice = "Load them inside load_objective, by context.node_config['partition-id']"
         logger.warning("simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)

@@ -20,7 +20,7 @@ from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError, in_words
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.messages.records import Inbox
@@ -136,11 +136,9 @@ class Run:
         self.untrained = Untrained() if options._unmodified or options._density else None
         mixing = getattr(options, "mixing", None)
         self.graph = None if mixing is None else Graph(mixing)
-        try:
+        with in_words("these initial arrays cannot be trained", ConfigurationError, passing=()):
             layout = layout_of(arrays, options.arrays.apply_to, options.arrays.pass_through)
             primal, self.passed = model_vector(layout, arrays)
-        except ValueError as error:
-            raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
         memory = self.method.memory
         uniform = options.weighting == "uniform"
         kept = None
@@ -348,10 +346,8 @@ class Run:
             If it is no model, or no state has this point.
         """
         layout = self.problem.layout
-        try:
+        with in_words(f"{who} arrays that are no model", ConfigurationError, passing=()):
             point, passed = model_vector(layout, arrays)
-        except ProtocolError as error:
-            raise ConfigurationError(f"{who} arrays that are no model: {error}") from error
         state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
         self.state = state
         self.passed = passed

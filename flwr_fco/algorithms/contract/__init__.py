@@ -34,7 +34,7 @@ from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, 
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked, kinds_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import Downlink, Option
 
 #: What clients run of a class, which they find by its name.
@@ -323,11 +323,9 @@ def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
     names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []
     kinds = kinds_of(kind) if names else {}
     reported = {own: checked(f"the option {own}", options[own], kinds[own]) for own in names if own in options}
-    try:
+    problem = f"the plan's options {sorted(options)} do not make a {kind.__name__}"
+    with in_words(problem, ConfigurationError, ". What is no number or text is not sent: give it a default"):
         made: Algorithm = kind(**reported)
-    except TypeError as error:
-        prefix = f"the plan's options {sorted(options)} do not make a {kind.__name__}: {error}"
-        raise ConfigurationError(f"{prefix}. What is no number or text is not sent: give it a default") from error
     return made
 
 
