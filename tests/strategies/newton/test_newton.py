@@ -263,9 +263,10 @@ def test_the_minimiser_is_that_of_cvxpy(name, seed):
     problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
     found = minimise_model(hessian, gradient, start, Penalty.of(psi.bind(LAYOUT)))
     own = found - start
-    value = gradient @ own + 0.5 * own @ hessian @ own + psi.value(found)
-    assert value <= problem.value + 1e-10
-    assert_allclose(found, x.value, atol=2e-6)
+    assert gradient @ own + 0.5 * own @ hessian @ own + psi.value(found) <= problem.value + 1e-10
+    # Under some BLAS the solver's point is further off than ours, which no proximal step moves.
+    assert_allclose(found, psi.bind(LAYOUT).prox(found - gradient - hessian @ own, 1.0), atol=1e-9)
+    assert_allclose(found, x.value, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:Objective did not converge")
