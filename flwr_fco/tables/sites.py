@@ -174,7 +174,7 @@ def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: 
 
 def check_masses(answers: Sequence[Answer]) -> None:
     """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
-    means = [answer.numbers["mass"] / answer.examples for answer in answers]
+    means = [answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers]
     usual = sorted(means)[(len(means) - 1) // 2]
     for answer, mean in zip(answers, means, strict=True):
         if not 0.0 < mean <= _HEAVIEST * usual:

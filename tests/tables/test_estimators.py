@@ -507,8 +507,8 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
     model = FederatedLogisticRegression(0.7, num_clients=3)
     options = {"classes": range(classes)}
 
-    def over_a_grid(*columns):
-        return fit_over_a_grid(clone(model), list(zip(*columns, strict=True)), features=4, app=options, **options)[0]
+    def over_a_grid(*columns, **more):
+        return fit_over_a_grid(clone(model), [*zip(*columns, strict=True)], features=4, app=options, **options, **more)[0]
 
     for first in (clone(model).fit(parts, labels), over_a_grid(parts, labels)):
         assert_array_equal(first.class_count_, np.bincount(np.concatenate(labels)))
@@ -523,6 +523,8 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
     weights[1] = weights[1] * 30.0
     message = r"partition 1 says that its rows weigh .*at most 10 times as much"
     refused(message, over_a_grid, parts, labels, weights)
+    nobody = altering(1, "mass", lambda vectors, numbers: numbers.update({"num-examples": 0}))
+    refused(message, over_a_grid, parts, labels, grid=nobody)
 
 
 # --- no penalty, or none with one minimum -----------------------------------------------------------------------------
