@@ -118,6 +118,8 @@ class Watch:
     def _end(self, number: int, reason: str, *, locally: bool = False) -> None:
         run = self._run
         text = f"{type(run.options).__name__} diverged in round {number}: {reason}. {advice_on(run, locally)}"
+        if locally and run.state.round == 0:
+            text += " NaN in the data, or in a loss of one's own, looks the same."
         if run.options.on_divergence == "warn":
             logger.warning('%s The run goes on (on_divergence="warn").', text)
             self.over = True
