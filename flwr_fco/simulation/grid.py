@@ -258,7 +258,7 @@ class InProcessGrid(Grid):
         context = self.context(node.node_id)
         try:
             return call(self.direct, context, given)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._raised(error, node.node_id, number, kind) from error
 
     def replies(self, messages: Sequence[Message]) -> list[Message | None]:
@@ -275,7 +275,7 @@ class InProcessGrid(Grid):
             reply: Any = self.client_app(message, context)
             if reply is not None and not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # Who does not say what its table is has none; an error in loading it comes with its task again.
             if self.raise_errors and about.message_type not in (TABLE, NAMES_ONLY):
                 foreign = self.foreign and FCO in content
@@ -294,7 +294,7 @@ class InProcessGrid(Grid):
         return found
 
     def _raised(
-        self, error: Exception, node_id: int, number: str, kind: str, *, foreign: bool = False, short: bool = False
+        self, error: BaseException, node_id: int, number: str, kind: str, *, foreign: bool = False, short: bool = False
     ) -> ClientError:
         where = f"node {node_id} (partition {self.partition_ids[node_id]})"
         text = f"{where} raised {type(error).__name__} in round {number or '?'} ({kind}): {error}"

@@ -110,12 +110,12 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
         assert found == (calls, [1.0, 1.0], ["log", "memory"])
 
 
-def test_an_entry_of_run_config_that_nobody_gave_is_named():
-    app = ClientApp()
-    app.train()(lambda message, context: context.run_config["batch-size"])
+def test_an_entry_of_run_config_that_nobody_gave_is_named_and_so_is_who_exits():
+    lacks, exits = (client_app(end) for end in (lambda own: own.run_config["batch-size"], lambda own: exit(3)))
     reported = r"no 'batch-size' in context.run_config; give simulate or the grid run_config=\{'batch-size'"
-    with pytest.raises(ClientError, match=reported):
-        simulated(strategy(), app, 1, num_nodes=2, run_config={"lr": 0.1})
+    for app, said in ((lacks, reported), (exits, r"partition 0\) raised SystemExit .*: 3")):
+        with pytest.raises(ClientError, match=said):
+            simulated(strategy(), app, 1, num_nodes=2, run_config={"lr": 0.1})
 
 
 def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
