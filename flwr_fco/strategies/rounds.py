@@ -22,7 +22,8 @@ from flwr_fco.results import Number, Result, numbers_of, part_of
 from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.run import Run
 
-_METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
+#: A callback's methods, and how many arguments they take.
+_METHODS = {"on_run_begin": 2, "on_round_begin": 2, "on_round_end": 3, "on_save_point": 2, "on_run_end": 1}
 #: Return value of ``on_round_end``: nothing, whether to stop, or a pair of that and metrics to add to the round's.
 Answer = tuple[bool, Mapping[str, Number]] | bool | None
 
@@ -54,6 +55,10 @@ class Callbacks:
             if isinstance(each, type) or not (_is_object(each) or (callable(each) and takes(each, 3))):
                 expected = "expected a function (round, arrays, metrics), or an object with `on_round_end`"
                 raise ConfigurationError(f"callback {each!r}: {expected}, as those of flwr_fco.callbacks")
+            for name, count in _METHODS.items():
+                if not takes(getattr(each, name, print), count):
+                    problem = f"callback {each!r}: {name} does not take {count} arguments beside self"
+                    raise ConfigurationError(f"{problem}; expected those of flwr_fco.callbacks.Callback.{name}")
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method on all callbacks that have it."""

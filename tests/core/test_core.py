@@ -122,10 +122,9 @@ def test_a_class_without_a_name_cannot_travel():
     class Nameless(L1):
         kind: ClassVar[str] = ""
 
-    with pytest.raises(SpecError, match="has no registered name"):
-        Nameless(1.0).to_spec()
-    with pytest.raises(SpecError, match=r"Plain is no dataclass; put @dataclass\(frozen=True\) above it"):
-        hash(type("Plain", (Regularizer,), {"kind": "plain", "value": lambda self, w: 0.0})())
+    refused("has no registered name", Nameless(1.0).to_spec, kind=SpecError)
+    plain = type("Plain", (Regularizer,), {"kind": "plain", "value": len})()
+    refused(r"Plain is no dataclass; put @dataclass\(frozen=True\) above it", hash, plain, kind=SpecError)
 
 
 # --- types of options -------------------------------------------------------------------------------------------------
