@@ -544,12 +544,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         features = self.codebook.features if features is None and self.codebook is not None else features
         tables = None
         if features is None:
-            tables = self._tables_at(grid, None)
-            if tables.columns is None:
-                prefix = "no site names its columns, as arrays do not"
-                raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
-            features = list(tables.columns)
-            tables.own = tables.own._replace(columns=tables.columns)
+            tables = self._named_tables(grid)
+            features = tables.columns
         whole = isinstance(features, Integral) and not isinstance(features, bool)
         names = [] if isinstance(features, Real) else list(features)
         d = int(features) if whole else len(names)
@@ -613,6 +609,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(nodes) - len(failed) < self.num_clients:
             why = [f"{self._site_of(node.partition_id)}: {reason}" for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
+        return tables
+
+    def _named_tables(self, grid: Any) -> Tables:
+        """Ask the sites what their columns are."""
+        tables = self._tables_at(grid, None)
+        if tables.columns is None:
+            prefix = "no site names its columns, as arrays do not"
+            raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
+        tables.own = tables.own._replace(columns=tables.columns)
         return tables
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:

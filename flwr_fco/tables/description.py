@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -229,10 +230,10 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
         outputs = classes.size if classes.size > 2 else 1
     names = features if model.codebook is None else model.codebook.features
     if names is None:
-        tables = model._tables_at(grid, None)
-        names = tables.columns or ()
+        tables = model._named_tables(grid)
+        names = tables.columns
         tables.compare(len(names))
-    names = [f"x{j}" for j in range(names)] if isinstance(names, int) else list(names)
+    names = [f"x{j}" for j in range(names)] if isinstance(names, Integral) else list(names)
     columns = columns_of(model, names, classes)
     run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
     levels = sum(len(own.levels) for own in columns)

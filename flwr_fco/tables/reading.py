@@ -262,7 +262,12 @@ def read_site(
         prefix = f"this site's rows have {np.shape(features)[-1]} columns without names"
         raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
-    rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
+    if twice := [name for name in dict.fromkeys(names or ()) if (names or ()).count(name) > 1]:
+        raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one of each")
+    try:
+        rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise PublicError(missing_in(features, own.y, names) or "X has entries that are no numbers") from error
     refuse_large(rows, names, own.y)
     return own._replace(features=rows), names
 
@@ -272,7 +277,7 @@ def refuse_large(rows: Any, names: Any, targets: Any) -> None:
     large = np.flatnonzero(dense(abs(rows).max(axis=0)) > _LARGEST).tolist() if np.size(rows) else []
     columns = [f"{names[j]}" if names is not None else f"x{j}" for j in large]
     y = np.asarray(targets)
-    if y.dtype.kind == "f" and (abs(y) > _LARGEST).any():
+    if y.dtype.kind == "f" and (abs(y.astype(np.float64)) > _LARGEST).any():
         columns.append("y")
     if columns:
         prefix = f"{listed(columns)} has a number above {_LARGEST:g}"

@@ -280,8 +280,8 @@ def test_parts_that_are_lists_of_rows_are_arrays(model, y):
 
 
 def test_two_sites_with_the_same_rows_are_named():
-    with pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
-        over_a_grid([*SITES[:2], SITES[0]])
+    with np.errstate(over="raise"), pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
+        over_a_grid([SITES[0], (TABLES[1], TARGETS[1].astype("float32")), SITES[0]])
     X, y = ({site: own[m] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for own in (TABLES, TARGETS))
     with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
         lasso().fit(X, y)
@@ -363,10 +363,10 @@ def test_a_fit_that_no_site_can_load_says_why(features):
     refused(r"^2 of num_cl.*rows-1", over_a_grid, lambda m: load(m) if m == 1 else arrays, features=features)
 
 
-@pytest.mark.parametrize("lacks", ["crp", "y"])
-def test_missing_entries_are_named_with_site_column_and_rows(lacks):
+@pytest.mark.parametrize(("lacks", "dtype"), [("crp", "float64"), ("crp", "Float64"), ("y", "float64")])
+def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype):
     rows = np.isin(np.arange(40), [3, 7])
-    table = TABLES[1] if lacks == "y" else TABLES[1].assign(crp=TABLES[1]["crp"].mask(rows))
+    table = TABLES[1] if lacks == "y" else TABLES[1].assign(crp=TABLES[1]["crp"].mask(rows).astype(dtype))
     data = with_site(1, table, TARGETS[1].mask(rows) if lacks == "y" else None)
     where = "y" if lacks == "y" else r"X\['crp'\]"
     message = rf"site 1: entries are missing \(NaN\): {where} in 2 of 40 rows\. Leave such rows out"
@@ -375,6 +375,7 @@ def test_missing_entries_are_named_with_site_column_and_rows(lacks):
     message = rf"partition 1: error 2: PublicError: entries are missing \(NaN\): {where}\. Leave"
     for disclosure in (None, Disclosure(min_rows=5)):
         refused(message, over_a_grid, data, disclosure=disclosure)
+    refused("several columns of the name 'age'", over_a_grid, with_site(1, pd.concat([TABLES[1]] * 2, axis=1)))
 
 
 def test_texts_are_named_with_site_and_column_and_not_shown():
@@ -706,6 +707,7 @@ def test_without_a_codebook_it_is_about_the_models_columns():
     means = [own.table().sort_values(["column", "level", "rows"])["mean"].to_numpy() for own in (table, grouped)]
     assert_allclose(*means, rtol=1e-12)
     refused("groups=", FederatedLogisticRegression().describe, whole[hospitals.NAMES], whole["died"])
+    refused("no site names its columns", described_over_a_grid, FederatedLasso(), {"Oslo": (np.eye(3), np.arange(3.0))})
     for change, message in (
         ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
         ({"age": [6200.0, *np.arange(299) % 50 + 40.0]}, "age has a single number far beyond all others"),
