@@ -227,7 +227,9 @@ class Sites:
         known = dict[tuple[float, ...], str]()
         for site, own in zip(names, answers, strict=True):
             means, variances = own.vectors["means"], own.vectors["variances"]
-            if own.examples < _FEWEST or np.isclose(variances, means * (1.0 - means), atol=_ROUNDING).all():
+            with np.errstate(over="ignore"):  # of a mean that a site makes up
+                binary = np.isclose(variances, means * (1.0 - means), atol=_ROUNDING)
+            if own.examples < _FEWEST or binary.all():
                 # Few rows, or columns of zeros and ones, are the same at two sites by chance.
                 continue
             sums = np.append(means, own.vectors["gradient"])
