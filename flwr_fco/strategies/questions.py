@@ -146,7 +146,8 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
         numbers = {name: answer.numbers.get(name) for name in request.wanted}
         wrong = [name for name, number in numbers.items() if not is_number(number)]
         form = {name: vector.shape for name, vector in answer.vectors.items()}
-        if wrong or form != dict(request.shapes) or not all(map(all_finite, answer.vectors.values())):
+        finite = all(isinstance(vector, np.ndarray) and all_finite(vector) for vector in answer.vectors.values())
+        if wrong or form != dict(request.shapes) or not finite:
             prefix = f"it answers {sorted(answer.numbers)} and vectors {form}"
             raise ProtocolError(f"{prefix}, expected finite {list(request.wanted)} and {dict(request.shapes)}")
         # Of whole numbers beyond 64 bits NumPy makes arrays of objects.

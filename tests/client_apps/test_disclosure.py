@@ -146,8 +146,7 @@ def ask(grid, content, kind=QUESTIONS, stamp=1, node=2):
 
 
 def question(kind="gradient", numbers=None):
-    layout = clients()[0].layout
-    return encode_question(Question(kind, layout, {"primal": np.zeros(7)}, numbers or {}))
+    return encode_question(Question(kind, clients()[0].layout, {"primal": np.zeros(7)}, numbers or {}))
 
 
 @pytest.mark.parametrize("limit", ["min_rows", "min_class_rows", None])

@@ -78,6 +78,7 @@ def test_answers_have_the_weights_of_training_and_are_the_clients(options, weigh
         (lambda numbers, vectors: numbers.update({"num-examples": 100_000_000}), "more than max_share=0.9"),
         (lambda numbers, vectors: numbers.update(loss=np.nan), "expected finite"),
         (lambda numbers, vectors: vectors.update(gradient=np.full(4, np.inf)), "expected finite"),
+        (lambda numbers, vectors: vectors.update({"indices:gradient": np.arange(4, dtype=np.int32)}), "finite"),
     ],
 )
 def test_an_answer_is_checked_as_a_reply_is(alter, reason):
@@ -86,8 +87,7 @@ def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     strategy, answers = asked(objectives, mods=[liar], bounds=fco.Bounds(max_share=0.9))
     assert [a.partition for a in answers] == [0, 1, 2, 3, 5]
     (row,) = run_of(strategy).left_out
-    assert row.kind == "question"
-    assert row.partition_id == 4
+    assert (row.kind, row.partition_id) == ("question", 4)
     assert reason in row.reason
 
 

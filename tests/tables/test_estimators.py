@@ -505,10 +505,10 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
     scores = [own[:, 0] - own[:, 1] + rng.normal(size=len(own)) for own in parts]
     labels = [np.digitize(own, [0.9, 2.2][: classes - 1]) for own in scores]
     model = FederatedLogisticRegression(0.7, num_clients=3)
-    options = {"classes": range(classes)}
+    known = {"classes": range(classes)}
 
-    def over_a_grid(*columns, **more):
-        return fit_over_a_grid(clone(model), [*zip(*columns, strict=True)], features=4, app=options, **options, **more)[0]
+    def over_a_grid(*columns, **way):
+        return fit_over_a_grid(clone(model), [*zip(*columns, strict=True)], features=4, app=known, **known, **way)[0]
 
     for first in (clone(model).fit(parts, labels), over_a_grid(parts, labels)):
         assert_array_equal(first.class_count_, np.bincount(np.concatenate(labels)))

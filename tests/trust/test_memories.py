@@ -140,8 +140,7 @@ def solution(psi, without_liar):
 
 
 def apart(arrays, strategy, objectives):
-    psi = getattr(strategy, "regularizer", Zero())
-    return np.abs(flat(arrays) - solution(psi, objectives is REST)).max()
+    return np.abs(flat(arrays) - solution(getattr(strategy, "regularizer", Zero()), objectives is REST)).max()
 
 
 def scaled(vectors, factor):
