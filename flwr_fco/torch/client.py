@@ -203,6 +203,7 @@ class LocalTraining:
         self._momentum = momentum
         self._limits = limits
         self._stack = ExitStack()
+        self._trained = False
         self._round, self._downlink = task_of(message, limits, as_sent=True)
         self._message = message
         self._context = context
@@ -262,11 +263,16 @@ class LocalTraining:
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(self.optimizer.register_step_pre_hook(self._before_step).remove)
+        self._stack.callback(self.optimizer.register_step_post_hook(self._after_step).remove)
         return self
 
     def _before_step(self, *_: object) -> None:
         """Check the next step against the limits of the client's owner."""
         self._limits.check("max_steps", self.optimizer.num_steps + 1, "a round of", "local steps")
+
+    def _after_step(self, *_: object) -> None:
+        """Note whether a parameter had a gradient, which a closure may have computed in the step."""
+        self._trained = self._trained or any(own.grad is not None for own in self.model.parameters())
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -292,6 +298,9 @@ class LocalTraining:
         if optimizer.num_steps < 1:
             prefix = f"the optimiser of {plan.solver!r} has taken no step in this round: step with `training.optimizer`"
             raise ConfigurationError(f"{prefix}, not with one of your own, and see that the loader is not empty")
+        if not self._trained:
+            prefix = "no parameter of the model had a gradient in any step of this round"
+            raise ConfigurationError(f"{prefix}; compute the loss with the model that local_training is given")
         increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
         # `Layout.flatten` makes float64 of it.
         parts = [increments[name].reshape(-1) for name in plan.layout.shapes]

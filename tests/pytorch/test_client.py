@@ -154,6 +154,11 @@ def plain(**options):
     return FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=5), **options})
 
 
+def without_gradients(training):
+    training.optimizer.register_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
+    return training.optimizer
+
+
 OBJECTIVE = ".*flwr_fco.torch.TorchObjective, which takes every"
 JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="joint")}
 
@@ -169,6 +174,7 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="join
         (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
         (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
         (plain(), {"steps_with": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
+        (plain(), {"steps_with": without_gradients}, "no parameter of the model had a gradient in any step"),
         (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
         *(
             (plain(), {"limits": Limits(**{name: limit})}, f"this client allows {name}={limit}")

@@ -197,10 +197,9 @@ def test_what_cannot_be_reserved_is_refused_before_ray_starts(options, message, 
         simulated(strategy(), app_of(clients()), 1, **{"engine": "ray", **options})
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
-def test_an_address_without_a_cluster_is_an_error_at_once(address):
-    with pytest.raises(ConfigurationError, match=f"address=.{address}.: .*; expected a running cluster"):
-        ray_grid.start_ray(None, address)
+def test_an_address_without_a_cluster_is_an_error_at_once():
+    with pytest.raises(ConfigurationError, match=r"address='ray://127.0.0.1:1': .*; expected a running cluster"):
+        ray_grid.start_ray(None, "ray://127.0.0.1:1")
 
 
 # --- who may use it -----------------------------------------------------------------------------------------------
