@@ -281,7 +281,11 @@ class Codebook(Choice):
         for name, column in (*self.columns.items(), *self.outcome.items()):
             if not (isinstance(name, str) and isinstance(column, Column)):
                 raise ConfigurationError(f"{name!r} is {column!r:.200}; expected a text, and a Column that it names")
-        if not self.columns or {*self.columns} & {*self.outcome} or len({*self.features}) < len(self.features):
+        if (
+            not (self.columns and self.features)
+            or {*self.columns} & {*self.outcome}
+            or len({*self.features}) < len(self.features)
+        ):
             prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}"
             raise ConfigurationError(
                 f"{prefix}; expected a column or more, each name once, and no column as an outcome"
