@@ -367,7 +367,14 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
         objective.value(given := w.copy())
         objective.gradient(given)
         agree(given, w, "value or gradient changed the point w in place")
-    for check in (checks.gradient, checks.batches, checks.batch_gradients, checks.hessian, checks.line):
+    for check in (
+        checks.gradient,
+        checks.batches,
+        checks.batch_gradients,
+        checks.hessian,
+        checks.line,
+        checks.conjugate,
+    ):
         for w in points:
             check(given := w.copy())
             agree(given, w, "value, gradient, add_gradient or metrics changed the point w in place")
@@ -550,6 +557,16 @@ class _Checks:
                 require(f.smooth, f"hessian_{who} is known with smooth = False, where the gradient jumps")
                 require(found.shape == expected.shape, f"hessian_{who} has shape {found.shape}, not {expected.shape}")
                 agree(found, expected, f"hessian_{who}, against differences,", self.slope, size + _largest(expected))
+
+    def conjugate(self, w: Vector) -> None:
+        """Check that the conjugate at the gradient, without the ridge, is no less than value and gradient say."""
+        f = self.f
+        ridge = f.l2 * f.ridged(w)
+        if known(terms := attempt(f.dual_terms, [w], [1.0])):
+            value = f.value(w) - 0.5 * float(ridge @ w)
+            inner = float((f.gradient(w) - ridge) @ w)
+            prefix = "gaps would be wrong: dual_terms([w], [1.0])[0] is below <g, w> - value(w), of the gradient g"
+            agree(min(terms[0], inner - value), inner - value, prefix, self.same, 1.0 + abs(value) + abs(inner))
 
     def line(self, w: Vector) -> None:
         directions = (self.draw(), self.draw())

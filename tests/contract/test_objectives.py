@@ -209,6 +209,7 @@ def _both(factor=1.0, *, whole=True, of=0):
         ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
         ("value", after("value", _moved), "in place"),
         ("gradient", lambda self, w, batch=None, out=None: np.subtract(w, 1.0, out=w), "in place"),
+        ("dual_terms", lambda self, points, shares: (-1e3, points[0]), "gaps would be wrong: dual_terms"),
         ("value_and_gradient", _both(1.001), r"\[0\] differs from value"),
         ("value_and_gradient", _both(1.001, of=1), "differs from gradient"),
         ("value_and_gradient", _both(1.001, whole=False), "values of an epoch.s batches do not average"),
