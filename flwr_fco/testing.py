@@ -509,10 +509,10 @@ class _Checks:
                 size += abs(expected) + self.noise / self.slope * (1.0 + abs(value))
                 agree(slope, expected, prefix + ": is its sign right for y?" * saddle, self.slope, size)
             # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
-            bend = max(f.l2 * float(direction @ f.ridged(direction)), modulus * float(direction @ direction))
+            curvature = max(f.l2 * float(direction @ f.ridged(direction)), modulus * float(direction @ direction))
             for step in (self.step, -self.step, 1.0, -1.0, 30.0, -30.0) if tangents else ():
                 there = f.value(v := w + step * direction)
-                line = value + step * slope + 0.5 * step**2 * bend
+                line = value + step * slope + 0.5 * step**2 * curvature
                 noise = self.noise * (1.0 + abs(value) + abs(line) + abs(there))
                 prefix = f"value {there:.8g} < line {line:.8g}: no subgradient, or the strong convexity is less"
                 require(there >= line - noise, f"{prefix}; gaps would be wrong: not convex, or has another l2 term")

@@ -200,8 +200,8 @@ def _by_themselves(cells: Cells) -> list[Finding]:
             found.append(Finding(site, cells.names[c], prefix, False))
         # Of a table of few values two rows are the same by chance: how often, the pairs of rows at other sites say.
         pairs = max(1.0, float((0.5 * rows * (rows - 1.0))[others].sum()))
-        chance = (_FEW + float((cells.repeated * rows)[others].sum())) / pairs
-        usual = max(0.5 * chance * (rows[m] - 1.0), cells.repeated[others].max(initial=0.0))
+        probability = (_FEW + float((cells.repeated * rows)[others].sum())) / pairs
+        usual = max(0.5 * probability * (rows[m] - 1.0), cells.repeated[others].max(initial=0.0))
         if cells.repeated[m] > _REPEATED + usual:
             prefix = f"has {cells.repeated[m]:.0%} of its rows twice, unlike other sites: were they written twice?"
             found.append(Finding(site, "", prefix, False))

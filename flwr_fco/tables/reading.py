@@ -204,9 +204,9 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     book = codebook if own.y is None else replace(codebook, outcome={})
     values = book.parsed(X, own.name)
     kept = book.complete(values, own.name)
-    for what, given in (("y", own.y), ("sample_weight", own.weights)):
+    for name, given in (("y", own.y), ("sample_weight", own.weights)):
         if given is not None and len(given) != kept.size:
-            text = f"{own.name} has {kept.size} rows, and {what} has {len(given)}; expected an entry for each row"
+            text = f"{own.name} has {kept.size} rows, and {name} has {len(given)}; expected an entry for each row"
             raise PublicError(text)
     complete = {name: entries[kept] for name, entries in values.items()}
     numbers = np.arange(kept.size) if own.site is None else None

@@ -110,7 +110,7 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
         assert found == (calls, [1.0, 1.0], ["log", "memory"])
 
 
-def test_an_entry_of_run_config_that_nobody_gave_is_named_and_so_is_who_exits():
+def test_a_missing_entry_of_run_config_and_who_exits_are_named():
     lacks, exits = (client_app(end) for end in (lambda own: own.run_config["batch-size"], lambda own: exit(3)))
     reported = r"no 'batch-size' in context.run_config; give simulate or the grid run_config=\{'batch-size'"
     for app, said in ((lacks, reported), (exits, r"partition 0\) raised SystemExit .*: 3")):
