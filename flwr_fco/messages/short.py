@@ -234,8 +234,8 @@ def _written(
         if (part := vector[indices]).any():
             scales[i], held = rounded(part, kind if entry.regularized else "exact", rng)
             (values if entry.regularized else rest).append(held)
-    places: NDArray[Any] = bits_of(more[layout.regularized_mask() & ~known])
-    arrays = (places, scales, np.concatenate(values), np.concatenate(rest))
+    bits: NDArray[Any] = bits_of(more[layout.regularized_mask() & ~known])
+    arrays = (bits, scales, np.concatenate(values), np.concatenate(rest))
     return dict(zip(_PARTS, map(to_array, arrays), strict=True))
 
 
