@@ -189,8 +189,8 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
     arrays, rows, left_out = deployment.ended("run")
     assert [row["round"] for row in rows] == list(range(1, rounds + 1))
     assert rows[-1]["train/num-replies"] == 3
-    # One of two may be back before anybody misses it.
-    lost = {row[2] for row in left_out}
+    # One of two may be back before anybody misses it. For a dead node a SuperLink answers, under its own id.
+    lost = {row[2] for row in left_out if row[1] != 1}
     assert lost
     assert lost <= set(nodes)
     assert all(np.isfinite(array).all() for array in arrays.values())
