@@ -234,6 +234,8 @@ _LENGTHS = 4.0 ** np.arange(25)
 #: Residual of a mixture that is to be 0, relative to what it balances, and rounding error of its parts.
 _UNBALANCED = 1e-9
 _BALANCE_ROUNDING = 1e-14
+#: Rounding of a sum of shares, less than what conjugates take for rounding.
+_SHARES_ROUNDING = 1e-13
 
 
 def references(objective: Objective) -> list[Vector]:
@@ -293,7 +295,13 @@ def reported_at(
     convex = objective.least is not None
     points = [w, *references(objective)] if numbers["references"] else [w]
     if "share-0" in numbers:
-        return {"conjugate": objective.dual_terms(points, [numbers[f"share-{k}"] for k in range(len(points))])[0]}, {}
+        shares = [numbers[f"share-{k}"] for k in range(len(points))]
+        if min(shares) < 0.0 or sum(shares) > 1.0 + _SHARES_ROUNDING:
+            # Beyond, the conjugate is infinite where a single row's is.
+            raise ProtocolError(
+                f"the server asks for a mixture of {shares}; expected shares >= 0 of a sum of at most 1"
+            )
+        return {"conjugate": objective.dual_terms(points, shares)[0]}, {}
     loss, gradient = objective.value_and_gradient(w)
     reported = {"loss": float(loss), "l2": float(objective.l2), "convex": float(convex)}
     if not convex:

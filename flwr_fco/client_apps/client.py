@@ -402,11 +402,17 @@ class Client:
         check_layout(objective.layout, asked.layout)
         if asked.kind == "smoothness" and self._is_recorded:
             work = FirstOrder(steps=1, batch_size=int(asked.numbers["batch-size"]) or None)
-            size = self.disclosure.allowed(work, objective.num_examples, context).batch_size or 0
-            asked = asked._replace(numbers={"batch-size": float(size)})
+            batch = self.disclosure.allowed(work, objective.num_examples, context).batch_size or 0
+            asked = asked._replace(numbers={"batch-size": 0.0 if self._limits_rows else float(batch)})
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
             answer = kind.answer(asked, objective)
         objective.take_training_loss()
+        if asked.kind == "smoothness" and self._limits_rows:
+            # Constants of batches are the longest row's. No sum over a batch curves more than that over all rows.
+            rows = objective.num_examples
+            larger = rows / min(batch or rows, rows)
+            bounds = {name: larger * answer.numbers[name] for name in ("l2", "l1")}
+            answer = answer._replace(numbers={**answer.numbers, **bounds})
         if kind.division is not None and self._limits_rows:
             answer = self._of_parts(kind.division, answer, asked, objective, context)
         if held_out:

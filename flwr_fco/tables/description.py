@@ -98,6 +98,8 @@ def description(question: Question, objective: Any) -> Answer:
         raise PublicError(f"{prefix}; describe fewer, or fit without a description")
     is_times = isinstance(objective, CoxRegression)
     limits = facts.disclosure
+    # Not about the centre of a fit that has not ended.
+    objective.shift(np.zeros(shape[1]))
     rows = dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)

@@ -130,6 +130,8 @@ def judged(objective: Objective) -> Any:
     if not isinstance(objective, CoxRegression | Logistic):
         prefix = f"the server asks how good a model of {type(objective).__name__} is"
         raise ConfigurationError(f"{prefix}; only CoxRegression and Logistic, of two classes, can say it")
+    # A centre that a fit has left is not the model's; by centres, the rows would be divided into other bins.
+    objective.shift(np.zeros(objective.features.shape[1]))
     # Weights are the fit's: probabilities are judged by what happened.
     return objective.unweighted()
 
@@ -322,10 +324,12 @@ def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64
 
 
 def division_of_curves(question: Question, objective: Objective) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
-    """Return how the rows are divided by group and by time, and the rows of each part."""
+    """Return how the rows are divided by group and by time, and the rows of each part: of those that end or enter."""
     times, group = _asked(question, objective)
-    place = np.searchsorted(times, objective.times) * 2 + group  # type: ignore[attr-defined]
-    return repr(sorted(question.numbers.items())).encode(), [np.flatnonzero(place == own) for own in np.unique(place)]
+    own: Any = objective
+    places = [np.searchsorted(times, at) * 2 + group for at in (own.times, own.link.of_row.entry)]
+    parts = [np.flatnonzero(place == part) for place in places for part in np.unique(place)]
+    return repr(sorted(question.numbers.items())).encode(), parts
 
 
 @answers_to("curves", division=division_of_curves)

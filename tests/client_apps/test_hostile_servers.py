@@ -247,15 +247,12 @@ def test_an_owner_may_allow_less(limit, value, change, asked):
     objective = clients()[0]
     if change:
         change(hostile)
-    with pytest.raises(ConfigurationError, match=f"{asked}; this client allows {limit}={value}"):
-        hostile.send(client_app(lambda context: objective, limits=Limits(**{limit: value})))
+    app = client_app(lambda context: objective, limits=Limits(**{limit: value}))
+    refused(f"{asked}; this client allows {limit}={value}", hostile.send, app)
 
 
-LIMITS = {
-    "Limits.max_steps": Limits,
-    "max_objectives": partial(client_app, lambda context: None),
-    **{f"Disclosure.{limit}": Disclosure for limit in ("min_rows", "min_class_rows", "min_events")},
-}
+LIMITS = {"Limits.max_steps": Limits, "max_objectives": partial(client_app, lambda context: None)}
+LIMITS |= {f"Disclosure.{limit}": Disclosure for limit in ("min_rows", "min_class_rows", "min_events")}
 
 
 NO_LIMITS = [*product(LIMITS, [0, -1, NAN, "3", True, [1]]), *product([*LIMITS][1:], [2.5]), ("Limits.max_steps", None)]
@@ -263,8 +260,7 @@ NO_LIMITS = [*product(LIMITS, [0, -1, NAN, "3", True, [1]]), *product([*LIMITS][
 
 @pytest.mark.parametrize(("limit", "value"), NO_LIMITS)
 def test_a_limit_that_is_none_is_refused_with_its_value(limit, value):
-    with pytest.raises(ConfigurationError, match=re.escape(f"{limit}={value!r}") + ".*expected"):
-        LIMITS[limit](**{limit.rpartition(".")[2]: value})
+    refused(re.escape(f"{limit}={value!r}") + ".*expected", LIMITS[limit], **{limit.rpartition(".")[2]: value})
 
 
 WIDE = 2_500
@@ -309,16 +305,16 @@ def test_blocks_of_many_points_and_folds_are_refused_by_their_sum():
     server, asked = wide(1_000_000, strengths=Strengths(3, folds=2))
     counts = {"fold-0": 300.0, "fold-1": 0.0, "fold-2": 0.0, "validate": 0.0}
     refused(r"Hessian blocks: 2.265e\+06 numbers", ask_for_blocks, server, {"primal": 2, "wanted": 100}, 300, **counts)
-    with pytest.raises(ConfigurationError, match=r"of points and folds: 1\.00003e\+07 iterations"):
-        ask_for_blocks(server, {"primal": 2}, 300, **counts, folds=1e7)
+    said = r"of points and folds: 1\.00003e\+07 iterations"
+    refused(said, ask_for_blocks, server, {"primal": 2}, 300, **counts, folds=1e7)
     assert asked == []
 
 
 @pytest.mark.parametrize("kind", ["estimates", "derivatives"])
 def test_questions_that_take_second_derivatives_have_the_same_limit(kind):
     server, asked = wide(1_000_000)
-    with pytest.raises(ConfigurationError, match=r"second derivatives: \S+ numbers; .* max_parameters=1e\+06"):
-        server.question(kind, own=0.0, least=0.0, pooled=0.0, clustered=1.0)
+    said = r"second derivatives: \S+ numbers; .* max_parameters=1e\+06"
+    refused(said, partial(server.question, own=0.0, least=0.0, pooled=0.0, clustered=1.0), kind)
     assert asked == []
 
 
@@ -473,10 +469,25 @@ def test_batches_of_a_known_seed_are_equations_and_of_the_sites_own_none(by):
 
 def test_the_longest_row_is_no_bound_that_leaves():
     assert Curious(Disclosure()).question("smoothness", **{"batch-size": 1.0})["metrics"]["l2"] > 0.0
-    with pytest.raises(ConfigurationError, match="batches of 1 rows"):
-        Curious().question("smoothness", **{"batch-size": 1.0})
-    bound = Curious().question("smoothness", **{"batch-size": 45.0})["metrics"]["l2"]
-    assert bound == Logistic(X, LABELS).batch_lipschitz(60)
+    refused("batches of 1 rows", Curious().question, "smoothness", **{"batch-size": 1.0})
+    for size, times in ((45.0, 1.0), (30.0, 2.0), (0.0, 1.0)):
+        bound = Curious().question("smoothness", **{"batch-size": size})["metrics"]["l2"]
+        assert bound == times * Logistic(X, LABELS).batch_lipschitz(60), size
+
+
+def test_a_centre_moves_no_row_into_another_bin():
+    server, rows = Curious(), []
+    for centre in (0.0, 0.3):
+        server.question("centred", np.full(P + 1, centre))
+        answer = server.question("bins", np.eye(P + 1)[0], merged=1.0, **{"edge-0": 0.0})
+        rows.append(answer["arrays"]["rows"].numpy().tolist())
+    assert 0.0 < min(rows[0]) == min(rows[1])
+
+
+@pytest.mark.parametrize("share", [1.1, 1.0 + 1e-9, -0.1])
+def test_no_share_of_a_mixture_says_where_the_worst_row_is(share):
+    ask = partial(Curious().question, "duality", references=0.0)
+    refused("expected shares >= 0", ask, kind=FlwrFcoError, **{"share-0": share})
 
 
 # --- how much ---------------------------------------------------------------------------------------------------------
@@ -502,8 +513,8 @@ ASKS = {
 def test_every_number_counts_until_the_owners_total_is_reached(kind):
     """By the length of the answers, whatever they are called. A refusal says the total, which the server knows."""
     server = Curious(Disclosure(max_numbers=200))
-    with pytest.raises(ConfigurationError, match=r"numbers; this site has sent \d+ .* max_numbers=200 allows"):
-        list(map(partial(ASKS[kind], server), range(300)))
+    said = r"numbers; this site has sent \d+ .* max_numbers=200 allows"
+    refused(said, lambda: list(map(partial(ASKS[kind], server), range(300))))
     # The scales of the columns came first.
     assert 100 < server.received <= 200 - P
     assert server.context.state["fco-disclosed"]["numbers"] == server.received + P + 1

@@ -217,6 +217,9 @@ def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
         assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
         refused("not known: partition 0 keeps sums of so few rows", model.curves, grid, times=range(100), by="sex")
+    # Up to 3, 22 rows have ended, and 9 enter later.
+    _, parts = find_answer("curves").division(Question("curves", cox(0).layout, {}, {"edge-0": 3.0}), cox(0))
+    assert min(part.size for part in parts) == 9
     for given, message in (
         ({"times": []}, r"times=\[\]; expected numbers"),
         ({"times": ["a"]}, r"times=\['a'\]; expected numbers"),
@@ -395,8 +398,7 @@ def test_bins_with_few_rows_are_merged_or_stay():
         model.coef_ = model.coef_ * 1.001
         other = model.quality(grid)
     assert str(first) == str(again)
-    assert first.bins
-    assert not other.bins
+    assert len(first.bins) > len(other.bins) == 0
 
 
 @pytest.mark.parametrize("merged", [0.0, -1.0, 3.0])
