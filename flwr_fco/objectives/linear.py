@@ -51,6 +51,13 @@ class RowOptions(TypedDict, total=False):
     offset: ArrayLike | None
 
 
+def _without_rounding(numbers: Any, centre: Vector) -> Any:
+    """Return numbers less their centre; rounding of a mean is no spread of a constant column."""
+    moved = numbers - centre
+    moved[np.abs(moved) <= _ROUNDING * np.abs(centre)] = 0.0
+    return moved
+
+
 class Linear(Objective):
     """F(W, b) = mean_i v_i phi(W' x_i + b + o_i, y_i) + l2/2 ||W||^2, with weights v_i of mean 1 and offsets o_i.
 
@@ -576,7 +583,8 @@ class Linear(Objective):
     def shift(self, centre: Vector) -> None:
         """Subtract a number from each column of dense features, in the place of those before; zeros end it.
 
-        Columns far from 0 lose digits. Coefficients are the same about any centre; the intercept is that there.
+        Columns far from 0 lose digits. Coefficients are the same about any centre; the intercept is that there. One
+        number more is subtracted from the targets of squares.
 
         Examples
         --------
@@ -586,15 +594,14 @@ class Linear(Objective):
         >>> objective.gradient(np.zeros(2))
         array([-2. , -1.5])
         """
-        if not isinstance(self.features, np.ndarray) or not (centre.any() or self._centre.any()):
+        if not (centre.any() or self._centre.any()):
             return
-        raw = self.features if self._raw is None else self._raw
-        moved = raw - centre if centre.any() else raw
-        if centre.any():
-            # Rounding of a mean is no spread of a constant column.
-            moved[np.abs(moved) <= _ROUNDING * np.abs(centre)] = 0.0
-        self._set_features(moved, self._row_shape)
-        self._raw = raw
+        raw, targets = (self.features, self.targets) if self._raw is None else self._raw
+        own, level = np.split(centre, [raw.shape[1]])
+        self.targets = _without_rounding(targets, level) if level.any() else targets
+        if isinstance(raw, np.ndarray):
+            self._set_features(_without_rounding(raw, own) if own.any() else raw, self._row_shape)
+        self._raw = raw, targets
         self._centre = centre
 
     def recall(self, state: MutableMapping[str, Any]) -> None:

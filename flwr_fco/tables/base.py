@@ -674,29 +674,32 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
             null -= 0.5 * float(sites.slopes(1)[0]) ** 2
-            if null <= _CONSTANT * at_zero:
-                # Targets that are all the same: what is left of them is rounding.
-                null = at_zero
+            # Of targets that are all the same, or far from 0, what is left of them is rounding.
+            null = max(null, _CONSTANT * at_zero)
         tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
         return sites.strategy(tolerance=tolerance, regularizer=psi, hessian="none" if dense_solution else "block")
 
     def _solved(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        columns = self._columns = sites.columns(levels=self.fit_intercept or self._kind is TIMES)
+        columns = sites.columns(levels=self.fit_intercept or self._kind is TIMES)
+        if self._common_intercept and self._kind is SQUARES:
+            columns = columns._replace(level=sites.level)
+        self._columns = columns
         self._scales = sites.scales() if self.standardize else None
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             # At its own intercept one class is fitted whatever the coefficients are.
             pairs = zip(sites.names, sites.answers, strict=True)
             name_idle([s for s, a in pairs if not (a.numbers["loss"] or a.vectors["gradient"].any())], stacklevel=5)
-        far = bool(columns.centre.any())
+        centre = np.append(columns.centre, columns.level)
+        far = bool(centre.any())
         self.n_iter_ = 1 + far
         if far:
-            sites.centre(columns.centre)
+            sites.centre(centre)
         try:
             coefficients, intercepts = self._solved_there(sites, outputs)
         finally:
             if far:
-                sites.centre(np.zeros_like(columns.centre))
+                sites.centre(np.zeros_like(centre))
         self.n_iter_ += far
         for point in self.path_.points if self._path is not None else ():
             arrays = point.result.arrays

@@ -80,9 +80,9 @@ def within(objective: Objective, variances: Vector) -> Vector:
 
 @answers_to("centred")
 def centred(question: Question, objective: Objective) -> Answer:
-    """Take the first numbers of ``primal`` as the columns' centre, until the next fit."""
+    """Take the first numbers of ``primal`` as the centre of columns and targets, until the next fit."""
     assert isinstance(objective, Linear)
-    _keep(objective, question.vectors["primal"][: objective.features.shape[1]])
+    _keep(objective, question.vectors["primal"][: objective.features.shape[1] + 1])
     return Answer({})
 
 
@@ -253,9 +253,10 @@ class Sites:
         return prepared(self.strategy(), self.grid, self.start, self.timeout)
 
     def centre(self, centre: Vector) -> None:
-        """Have all sites subtract a centre from their columns."""
+        """Have all sites subtract a centre from their columns, and of squares its last number from the targets."""
         run = self.run()
-        ask(run, Request("centred"), np.append(centre, np.zeros(run.problem.layout.size - centre.size)))
+        size = run.problem.layout.size
+        ask(run, Request("centred"), np.append(centre, np.zeros(size))[:size])
         if run.left_out:
             raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
 
@@ -267,6 +268,12 @@ class Sites:
     def slopes(self, count: int) -> Vector:
         """Return the derivatives by the last parameters at 0, of all rows."""
         return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
+
+    @property
+    def level(self) -> float:
+        """The mean of the targets of squares, if it is far from 0 beside their deviation; and else 0."""
+        mean = -float(self.slopes(1)[0])
+        return mean if mean**2 > _FAR**2 * (2.0 * self.at_zero - mean**2) else 0.0
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the features of all clients."""
@@ -343,12 +350,16 @@ def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
 
 
 class Columns(NamedTuple):
-    """How the columns of a fit are: constant in all rows; at each client; means; centres of those far from 0."""
+    """How the columns of a fit are: constant in all rows; at each client; means; centres of those far from 0.
+
+    `level` is the centre of the targets.
+    """
 
     same: NDArray[np.bool_]
     within: NDArray[np.bool_]
     means: Vector
     centre: Vector
+    level: float = 0.0
 
     def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
         """Which columns say nothing; `own`: where each client's level is its own, or each stratum's."""
@@ -362,4 +373,4 @@ class Columns(NamedTuple):
             # What such a column adds is a part of the intercept.
             moved = moved - self.means[idle] @ coefficients[idle]
             coefficients[idle] = 0.0
-        return np.asarray(intercepts - moved)
+        return np.asarray(intercepts + self.level - moved)

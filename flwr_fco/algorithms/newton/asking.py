@@ -58,6 +58,8 @@ UNKNOWN = 1e300
 _GAP = 1e-11
 _SQUARE = 1e-9
 _CONTRADICTION = 1e-11
+#: Rounding error of what an intercept takes off a bound, relative to its parts.
+_CANCELLED = 1e-15
 #: A share of examples that is 0 up to rounding.
 _NOBODY = 1e-13
 #: What may be short by its non-zeros.
@@ -330,7 +332,9 @@ class Known(NamedTuple):
             mean = float(gradients[0][-1])
             gradients[0] = gradients[0] - mean * once.columns
             gradients[0][-1] = 0.0
-            values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * reported.factor)
+            moved = mean * float(once.targets[-1]), mean**2 / (2.0 * reported.factor)
+            # Of targets far from 0 these are large and almost cancel; a bound is no bound without their rounding.
+            values[0] += _CANCELLED * (abs(moved[0]) + moved[1]) - sum(moved)
         elif count and reported.name in CONSTANT:
             self.shares(once.targets)
             levels = np.array([[1.0], [0.0]]) if count == 1 else np.eye(count)
