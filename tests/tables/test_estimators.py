@@ -534,6 +534,10 @@ def test_without_a_penalty_the_fit_is_scikit_learns():
         ours = FederatedLogisticRegression(C=np.inf, standardize=True).fit(ROWS, y)
         theirs = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(ROWS, y)
         assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    # Eigenvalues of Hessians of such columns are rounding, and no sign of an outcome that is separable.
+    units = np.array([1e-8, 1.0, 1e8])
+    found = FederatedLasso(0.0).fit(ROWS * units, SCORES).coef_ * units
+    assert_allclose(found, np.linalg.lstsq(np.c_[ROWS, np.ones(120)], SCORES)[0][:3], rtol=1e-9)
     # A fit with more columns than rows ends too: no step helps.
     with pytest.warns(UserWarning, match="6 columns, 4 rows and no penalty"):
         assert ours.fit(X[:4], np.arange(4) % 3).n_iter_ < 200

@@ -407,7 +407,7 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
     largest = float(spectrum[-1])
     if state.curvature == 0.0:
         return smallest if smallest > _SINGULAR * largest else -1.0
-    if smallest < _SEPARABLE * state.curvature and state.residual > tolerance:
+    if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0 and state.residual > tolerance:
         size = float(np.abs(state.point[on[here]]).max())
         free = np.flatnonzero(penalty.idle[on])
         # What grows without end is what a Newton step still moves; all else has come to rest.
