@@ -86,8 +86,8 @@ def description(question: Question, objective: Any) -> Answer:
     """Return what a site says of its rows, which no question changes.
 
     A count of rows leaves if it is 0, or no fewer than the owner's `min_rows` and `min_class_rows`; of events and
-    classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Quartiles are
-    means of `min_rows` rows.
+    classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Fewer repeated
+    rows are none. Quartiles are means of `min_rows` rows.
     """
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
@@ -111,9 +111,9 @@ def description(question: Question, objective: Any) -> Answer:
     each = [_column(column, np.asarray(values, float), fewest) for column, values, fewest in columns]
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
-    repeated = 1.0 - len({row.tobytes() for row in np.column_stack([rows, *ends])}) / len(rows)
     outcome, widest = _correlations(objective, rows)
-    numbers = {"rows": float(inner[0].size), "repeated": repeated, "codebook": facts.digest, "widest": widest}
+    numbers = {"rows": float(inner[0].size), "codebook": facts.digest, "widest": widest}
+    numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
 
 
@@ -135,6 +135,18 @@ def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
     if few.sum() == 1 and others.size:
         few[others[np.argmin(counts[others])]] = True
     return np.asarray(few)
+
+
+def repeated(rows: NDArray[Any], least: int) -> float:
+    """Return the share of rows that repeat others; 0 where they are few.
+
+    Examples
+    --------
+    >>> [repeated(np.array([[1.0], [2.0], [1.0], [3.0]]), least) for least in (1, 2)]
+    [0.25, 0.0]
+    """
+    count = len(rows) - len({row.tobytes() for row in rows})
+    return count / len(rows) if count >= least else 0.0
 
 
 def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Vector]:

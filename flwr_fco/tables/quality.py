@@ -317,6 +317,11 @@ def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64
     times = _edges_of(numbers)
     if _BY not in numbers:
         return times, np.zeros(objective.num_examples, dtype=np.int64)
+    columns = objective.features.shape[1]
+    if numbers[_BY] not in range(columns):
+        raise ConfigurationError(f"the server asks for survival by column {numbers[_BY]:g} of {columns}, from 0")
+    # Without the centre of a fit that has not ended.
+    objective.shift(np.zeros(columns))
     column = dense(objective.features[:, [int(numbers[_BY])]])[:, 0]
     if not np.isin(column, (0.0, 1.0)).all():
         raise PublicError("survival by a column that has other entries than 0 and 1 at this site")

@@ -390,8 +390,7 @@ def test_bins_with_few_rows_are_merged_or_stay():
         assert len(quality.bins) == count, least
         assert ("withheld" in quality) == (count == 0)
         assert not count or sum(own["rows"] for own in quality.bins) == pytest.approx(360)
-    message = r"no site says how good the model is: .*min_rows=91"
-    refused(message, over, model, y, disclosure=Disclosure(min_rows=91))
+    refused("no site says how good the model is: .*min_rows=91", over, model, y, disclosure=Disclosure(min_rows=91))
     # Of another model in the same run differences of both could be single rows.
     with grid_of(model, list(zip(X, y, strict=True)), disclosure=Disclosure(min_rows=3)) as grid:
         first, again = model.quality(grid), model.quality(grid)
@@ -401,10 +400,14 @@ def test_bins_with_few_rows_are_merged_or_stay():
     assert len(first.bins) > len(other.bins) == 0
 
 
-@pytest.mark.parametrize("merged", [0.0, -1.0, 3.0])
-def test_bins_are_nested_however_they_are_merged(merged):
-    question = Question("bins", cox(0).layout, {"primal": np.ones(4)}, {"merged": merged, "edge-0": 0.0})
-    refused(r"asks to merge .* expected 1, 2, 4", find_answer("bins").answer, question, cox(0))
+ASKED = [("bins", {"merged": merged, "edge-0": 0.0}, "to merge .* expected 1, 2, 4") for merged in (0.0, -1.0, 3.0)]
+ASKED += [("curves", {"by": column}, "survival by column .* of 4, from 0") for column in (-1.0, 0.5, 4.0, 1e18)]
+
+
+@pytest.mark.parametrize(("kind", "numbers", "said"), ASKED)
+def test_bins_are_nested_however_they_are_merged_and_groups_are_a_columns(kind, numbers, said):
+    question = Question(kind, cox(0).layout, {"primal": np.ones(4)}, numbers)
+    refused(f"the server asks (for )?{said}", find_answer(kind).answer, question, cox(0))
 
 
 def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name():
