@@ -250,9 +250,22 @@ class Plan(Specified):
         return self.spec.to_json()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def parsed_plan(text: str) -> Plan:
-    """Return the plan without arrays that a text is; in a process the same text is one plan."""
+    """Return the plan without arrays that a text is; in a process the same text is one plan.
+
+    Few are held: what a plan caches may be several times as large as the model.
+
+    Examples
+    --------
+    >>> import weakref
+    >>> from flwr_fco.regularizers import L1
+    >>> layout = Layout.from_arrays({"coef": np.zeros(2)})
+    >>> texts = [Plan("dual_averaging", layout, L1(float(i)), Euclidean()).text for i in range(20)]
+    >>> plans = [weakref.ref(parsed_plan(text)) for text in texts]
+    >>> sum(plan() is not None for plan in plans)
+    8
+    """
     return Plan.from_spec(Spec(parse_json(text), {}))
 
 

@@ -514,11 +514,21 @@ class BoundRegularizer:
 
     @cached_property
     def _terms(self) -> Terms | None:
-        table, _, strengths, others = self.sums
-        return None if others or strengths.size else Terms(*(row[0] if (row == row[0]).all() else row for row in table))
+        # Without a table: clients hold the plans of several rounds, and a density has another psi in each.
+        if any(part.terms() is None for _, _, part in self.parts):
+            return None
+        return Terms(*(row[0] if (row == row[0]).all() else row for row in self.sums.table))
 
     def terms(self) -> Terms | None:
-        """Return the terms on the flat vector, constant ones as numbers; None if psi is no sum over coordinates."""
+        """Return the terms on the flat vector, constant ones as numbers; None if psi is no sum over coordinates.
+
+        Examples
+        --------
+        >>> from flwr_fco.regularizers import HardSparsity
+        >>> psi = HardSparsity(density=0.5).bind(Layout.from_arrays({"w": np.zeros((4, 5))}))
+        >>> psi.terms() is None, "sums" in vars(psi)  # nothing as large as the model is kept
+        (True, False)
+        """
         return self._terms
 
     def free_coordinates(self) -> NDArray[np.bool_]:
