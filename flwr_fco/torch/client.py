@@ -36,7 +36,7 @@ from flwr_fco.client_apps import client
 from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, partition_of, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
@@ -310,7 +310,7 @@ class LocalTraining:
         self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if probed else moved
         sent, moved = self._method.local(self._loop, downlink, self._state)
         reported = {key: _number(key, value) for key, value in metrics.items()}
-        rows = float(int(reported.pop("num-examples")))
+        rows = float(int(checked("num-examples", reported.pop("num-examples"), float, NON_NEGATIVE)))
         buffers = buffers_of(self.model) if plan.layout.passed_through else {}
         up = Uplink(sent, moved.elapsed, moved.steps, examples=rows, metrics=reported, pass_through=buffers)
         after: ClientState | None = None

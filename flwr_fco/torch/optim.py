@@ -113,7 +113,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         taken = {name for other in self.param_groups for name in other["names"]} & set(names)
         if taken:
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
-        group = {**self.defaults, **param_group, **_CLOCK, "names": names, "params": [p for _, p in pairs]}
+        kept = {"kind": type(self).__name__, "names": names, "params": [p for _, p in pairs]}
+        group = {**self.defaults, **param_group, **_CLOCK, **kept}
         # A Python number, because ``weights_only`` does not load NumPy's.
         group["lr"] = checked("lr", group["lr"], float, NON_NEGATIVE)
         # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
@@ -310,6 +311,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state from :meth:`state_dict`; duals keep their precision."""
         saved = [dict(group) for group in state_dict["param_groups"]]
+        kinds = {group.get("kind", "an optimiser of PyTorch") for group in saved}
+        if kinds != {type(self).__name__}:
+            raise ConfigurationError(f"the state is of {sorted(kinds)}; expected one of {type(self).__name__}")
         names, own = ([group["names"] for group in groups] for groups in (saved, self.param_groups))
         if names != own:
             raise ConfigurationError(f"the state is of the parameter groups {names}, these are {own}")

@@ -176,6 +176,7 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="join
         (plain(), {"steps_with": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
         (plain(), {"steps_with": without_gradients}, "no parameter of the model had a gradient in any step"),
         (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
+        (plain(), {"metrics": {"num-examples": float("nan")}}, "num-examples=nan; expected a finite number >= 0"),
         *(
             (plain(), {"limits": Limits(**{name: limit})}, f"this client allows {name}={limit}")
             for name, limit in (("max_parameters", 3), ("max_plan", 40), ("max_steps", 2))

@@ -222,6 +222,7 @@ def _tied():
         ({"maximize": "delta"}, "maximize='delta' matches none"),
         ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
         ({"model": _tied()}, "'0.weight' and '1.weight' are one tensor"),
+        ({"model": nn.Linear(3, 1, device="meta")}, "'weight' is on the device 'meta'.*to_empty"),
         ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
         ({"chunk_size": 0}, "chunk_size=0; expected a whole number >= 1"),
         ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
