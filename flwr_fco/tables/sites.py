@@ -245,7 +245,9 @@ class Sites:
         """Return a strategy with these options."""
         parts = [own.partition for own in self.answers]
         rows = {own.partition: own.examples for own in self.answers} if None not in parts else None
-        weights = {own.partition: own.numbers["mass"] for own in self.answers} if self.weighted else None
+        count = math.fsum(own.examples for own in self.answers)
+        # In rows, whatever the unit of their weights: by these it is seen whether columns are more.
+        weights = {own.partition: own.weight * count for own in self.answers} if self.weighted else None
         return asking(len(self.answers), self.tables, rows, weights, **options)
 
     def run(self) -> Run:

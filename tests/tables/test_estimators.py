@@ -364,8 +364,9 @@ def test_the_smallest_strength_is_glmnets_and_a_short_path_says_so(features, rat
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, features))
     y = X[:, 0] + 0.1 * rng.normal(size=60)
-    points = FederatedLasso(cv=3).fit(X, y).path_.points
-    assert points[-1].strength == pytest.approx(ratio * points[0].strength)
+    for weights in (None, np.full(60, 1e-3)):
+        points = FederatedLasso(cv=3).fit(X, y, weights).path_.points
+        assert points[-1].strength == pytest.approx(ratio * points[0].strength)
     short = FederatedLasso(cv=Strengths(3, 0.9, folds=3)).fit(X, y)
     assert "it is the smallest one, so that a smaller one may be better" in str(short.summary())
 
@@ -650,8 +651,7 @@ def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
         model.fit(*unequal_sites((40, 24), True))
     message = r"too few rows .*: part 1, part 2 has fewer than 10\. Leave"
     refused(message, model.fit, *unequal_sites((40, 9, 5), True))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         FederatedLasso(0.1, site_intercepts="local").fit(*unequal_sites((40, 9, 5)))
         model.fit(*unequal_sites((40, 30), True))
 
