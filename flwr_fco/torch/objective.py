@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from flwr_fco.core.layout import Vector, matching
-from flwr_fco.core.validation import AT_LEAST_ONE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, checked, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
@@ -77,7 +78,7 @@ class TorchObjective(Objective):
         Shell patterns of the parameters that ascend: the objective is then a saddle function, and its "gradient" the
         operator (grad_x f, -grad_y f). For a perturbation that a model is trained against.
     scores : callable, optional
-        ``(model, batch) -> mapping`` of further metrics of an evaluation, as means over the batch.
+        ``(model, batch) -> mapping`` of further metrics of an evaluation, as means over the batch; ``"loss"`` is there.
     collate : callable, optional
         Makes a batch of a list of examples, as for a `torch.utils.data.DataLoader`.
     chunk_size : int, default 1024
@@ -88,7 +89,7 @@ class TorchObjective(Objective):
     ConfigurationError
         If an argument is of the wrong kind, `loss` or `scores` cannot be called with a model and a batch, the data set
         is empty, a pattern matches nothing, or two parameters are one tensor. When it is called: if the loss is no
-        tensor of one number, or does not depend on the parameters.
+        tensor of one number, or does not depend on the parameters, or `scores` returns something else.
 
     Examples
     --------
@@ -255,7 +256,12 @@ class TorchObjective(Objective):
         with torch.no_grad(), seeded(self._parameters, 0):
             for share, examples in self._chunks(None):
                 means["loss"] += share * float(self._loss_of(examples))
-                for name, score in (scores(self.model, examples) if scores else {}).items():
+                found: Any = scores(self.model, examples) if scores else {}
+                # The loss is there already: the two would be added.
+                if not isinstance(found, Mapping) or "loss" in found or not all(map(_is_number, found.values())):
+                    prefix = f"scores returns {short(found)}; expected a mapping of names other than 'loss' to numbers"
+                    raise ConfigurationError(f"{prefix}, the means over the batch")
+                for name, score in found.items():
                     means[name] = means.get(name, 0.0) + share * float(score)
         self.model.train(was_training)
         return means
@@ -296,6 +302,10 @@ class TorchObjective(Objective):
         else:
             examples = self._collate([self.dataset[int(row)] for row in rows])
         return _to_device(examples, self._parameters[0].device)
+
+
+def _is_number(score: Any) -> bool:
+    return isinstance(score, SupportsFloat) and math.prod(getattr(score, "shape", ())) == 1
 
 
 def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None:

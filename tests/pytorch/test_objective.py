@@ -108,13 +108,11 @@ def test_buffers_travel_and_only_training_changes_them():
     before = objective.buffers()
     assert before.keys() == names
     w = np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
-    objective.value(w)
     objective.metrics(w)
     assert all(np.array_equal(value, before[name]) for name, value in objective.buffers().items())
     objective.gradient(w, next(objective.batches(np.random.default_rng(0), FirstOrder(steps=1, batch_size=4))))
     after = objective.buffers()
-    assert after["1.num_batches_tracked"] == 1
-    assert after["1.num_batches_tracked"].dtype == np.int64
+    assert [after["1.num_batches_tracked"].dtype, after["1.num_batches_tracked"].item()] == [np.int64, 1]
     assert not np.array_equal(after["1.running_mean"], before["1.running_mean"])
     frozen = _network()
     frozen[0].weight.requires_grad_(False)
@@ -232,8 +230,10 @@ def _tied():
         ({"loss": lambda model, batch: model(batch[0]) - batch[1]}, r"the loss is a tensor of shape \[4\]"),
         ({"loss": lambda model, batch: _squares(model, batch).item()}, "the loss is a float; expected a tensor"),
         ({"loss": lambda model, batch: _squares(model, batch).detach()}, "does not depend on the parameters"),
+        ({"scores": lambda model, batch: {"loss": 0.0}}, r"scores returns {'loss': 0.0}; .* names other than 'loss'"),
+        ({"scores": lambda model, batch: {"hits": batch[1] > 0}}, "scores returns a dict of 1 values; .* to numbers"),
     ],
 )
 def test_what_is_no_model_data_or_loss_is_named(changed, message):
     options = {"model": Linear(2), "loss": _squares, "dataset": (X, Y), **changed}
-    refused(message, lambda: TorchObjective(**options).gradient(np.zeros(3)))
+    refused(message, lambda: [getattr(TorchObjective(**options), way)(np.zeros(3)) for way in ("gradient", "metrics")])
