@@ -309,7 +309,9 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         if made.shape[1] != 2:
             raise PublicError(f"y has {found}; expected counts, or counts and exposures > 0, such as person-years")
         if (made[:, 1] <= 0.0).any():
-            raise PublicError(f"y has an exposure of {made[:, 1].min():g}; expected numbers > 0, such as person-years")
+            # A row's own number, which is not for a server where rows are limited.
+            prefix = f"y has an exposure of {made[:, 1].min():g}"
+            raise ConfigurationError(f"{prefix}; expected numbers > 0, such as person-years")
         return made
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
