@@ -773,9 +773,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
         values = path.values
         if values is None and isinstance(strategy.regularizer, L2Squared):
-            # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
+            # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there.
             num = path.num if isinstance(self.cv, Strengths) else 10
-            values = (np.geomspace(1e3, 1e-3, num) / sites.total).tolist()
+            values = (np.geomspace(1e3, 1e3 * (path.ratio or 1e-6), num) / sites.total).tolist()
         runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
         self.path_ = runs.start(sites.grid, sites.start, rounds, sites.timeout)
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
@@ -801,7 +801,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             text = "the length of a proximal gradient step; there is no duality gap"
             end = ("Residual", f"{last.get('residual', math.nan):.3g}, {text}")
         if path is not None and self.strength_ == self.path_.points[-1].strength:
-            chosen_by += "; it is the smallest one, so that a smaller one may be better: Strengths(ratio=...)"
+            option = "ratio" if path.values is None else "values"
+            chosen_by += f"; it is the smallest one, so that a smaller one may be better: Strengths({option}=...)"
+        elif path is not None and self.strength_ == self.path_.points[0].strength and self.path_.points[0].nonzero:
+            chosen_by += "; it is the largest one, so that a larger one may be better: Strengths(values=...)"
         text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]

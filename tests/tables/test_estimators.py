@@ -293,8 +293,7 @@ def test_a_cross_validation_fits_at_the_strength_that_it_chooses(model, kind, co
     assert model.duality_gap_ <= 1e-9
     assert min(point.held_out for point in path.points) < path.points[0].held_out
     strength = {"alpha": model.strength_} if kind == "regression" else {"C": 1.0 / (120 * model.strength_)}
-    found = model.coef_
-    again = model.set_params(cv=None, **strength).fit(*parts)
+    found, again = model.coef_, model.set_params(cv=None, **strength).fit(*parts)
     assert_allclose(found, again.coef_, atol=1e-6)
     assert not {"path_", "strength_"} & set(vars(again))
 
@@ -322,10 +321,12 @@ def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
 def test_a_ridge_takes_strengths_of_scikit_learns_scale():
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
-    path = FederatedLogisticRegression(cv=Strengths(9, folds=3)).fit(X, y).path_
-    assert_allclose([point.strength for point in path.points], np.logspace(3, -3, 9) / 569)
-    model = FederatedLogisticRegression(cv=Strengths(values=[0.1, 0.01], folds=3)).fit(X, y)
-    assert model.strength_ in (0.1, 0.01)
+    for ratio, smallest in ((None, -3), (1e-2, 1)):
+        path = FederatedLogisticRegression(cv=Strengths(9, ratio, folds=3)).fit(X, y).path_
+        assert_allclose([point.strength for point in path.points], np.logspace(3, smallest, 9) / 569)
+    for values, chosen, text in (([0.1, 0.01], 0.01, "smallest"), ([1e-5, 1e-6], 1e-5, "largest")):
+        model = FederatedLogisticRegression(cv=Strengths(values=values, folds=3)).fit(X, y)
+        assert re.search(rf"Strength: {chosen} .*; it is the {text} one, .*: Strengths\(values=", model.summary())
     X = np.random.default_rng(0).normal(size=(20, 2050))
     message = r"a ridge with 2051 coefficients.*above 2048 no .*l1_ratio > 0"
     refused(message, FederatedLogisticRegression(cv=3).fit, X, X[:, 0] > 0.0)
@@ -785,8 +786,7 @@ def test_a_site_that_makes_a_deviation_up_is_named(name):
     """It would take all features out of the model, and no other number would show it."""
     with pytest.warns(UserWarning, match=r"deviation of 0 over all sites is .*: partition 0 says .* check the unit"):
         with_an_answer(name, lambda own: (own + 1.0) * 1e6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         with_an_answer()
         message = r"is (inf|nan), .*: partition 0 says a mean of 1e\+300"
         refused(message, with_an_answer, "means", lambda own: np.full_like(own, 1e300))
