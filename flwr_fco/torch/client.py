@@ -40,7 +40,7 @@ from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
-from flwr_fco.messages.records import PARTITION, TABLE, encode_uplink
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
@@ -132,7 +132,7 @@ def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> No
     # A handler that returns nothing is silent in Flower.
     silent = cast(Any, answer) is None
     kind = message.metadata.message_type
-    if disclosure.min_rows is None or kind in (PARTITION, TABLE) or silent or answer.has_error():
+    if disclosure.min_rows is None or kind in (PARTITION, TABLE, NAMES_ONLY) or silent or answer.has_error():
         return
     counts = [record["num-examples"] for record in answer.content.metric_records.values() if "num-examples" in record]
     prefix = f"an answer to {kind!r:.80}"

@@ -12,7 +12,7 @@ import networks
 import torch
 from faults import FaultyGrid
 from flwr.app import Message, MetricRecord, RecordDict
-from problems import FEATURES, app_of, clients, refused, simulated, started
+from problems import FEATURES, answered, app_of, clients, refused, simulated, started
 
 from flwr_fco import Short, short_mod, strategies
 from flwr_fco.client_apps import Disclosure, Limits
@@ -204,12 +204,13 @@ def test_answers_about_few_rows_do_not_leave_a_training_loop():
     for row in result.left_out:
         assert f"an answer to '{row.kind}'; this site has fewer rows for it than min_rows=10" in row.reason
     assert with_owner(Disclosure(min_rows=7)).left_out == []
+    # Names, which a private run asks for, are of no rows.
+    answered(FaultyGrid(torch_app(clients(), disclosure=Disclosure(min_rows=7)), 4, {}), RecordDict(), "query.names")
 
 
 @pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
 def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
-    said = rf"disclosure has {next(iter(limit))}, .*only how many rows"
-    refused(said, ClientApp, disclosure=Disclosure(**limit))
+    refused(f"disclosure has {next(iter(limit))}, .*only how many rows", ClientApp, disclosure=Disclosure(**limit))
     refused("disclosure=20 is a int; expected", ClientApp, disclosure=20)
 
 
