@@ -78,6 +78,11 @@ class Profiled(Coupled):
         def slope(b: float) -> float:
             return float(self.weights @ self.link.slope(s + b, y))
 
+        if self.link.quadratic:
+            # In the units of the targets, however small or large; a second step takes off the rounding of the first.
+            curvature = float(self.weights @ self.link.curvature(s, y, np.ones_like(s)))
+            b = -slope(0.0) / curvature
+            return b - slope(b) / curvature
         middle = -float(s.mean())
         for length in _LENGTHS:
             low = middle - length

@@ -368,8 +368,8 @@ def test_the_smallest_strength_is_glmnets_and_a_short_path_says_so(features, rat
     for weights in (None, np.full(60, 1e-3)):
         points = FederatedLasso(cv=3).fit(X, y, weights).path_.points
         assert points[-1].strength == pytest.approx(ratio * points[0].strength)
-    short = FederatedLasso(cv=Strengths(3, 0.9, folds=3)).fit(X, y)
-    assert "it is the smallest one, so that a smaller one may be better" in str(short.summary())
+    short = FederatedLasso(cv=Strengths(3, 0.9, folds=3)).fit(X, y).summary()
+    assert "it is the smallest one, so that a smaller one may be better" in short
 
 
 # --- solutions --------------------------------------------------------------------------------------------------------
@@ -573,16 +573,17 @@ def test_a_lasso_of_an_even_number_of_classes_is_unique():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.5, 0.0])
-def test_squares_are_those_of_rows_about_their_sites_means(l1_ratio):
+@pytest.mark.parametrize(("l1_ratio", "unit"), [(1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (1.0, 1e-14)])
+def test_squares_are_those_of_rows_about_their_sites_means(l1_ratio, unit):
     features, targets = unequal_sites()
-    model = FederatedElasticNet(0.1, l1_ratio=l1_ratio, site_intercepts="local").fit(features, targets)
+    targets = [unit * own for own in targets]
+    model = FederatedElasticNet(0.1 * unit, l1_ratio=l1_ratio, site_intercepts="local").fit(features, targets)
     X, y = (np.concatenate([own - own.mean(axis=0) for own in both]) for both in (features, targets))
-    theirs = ElasticNet(0.1, l1_ratio=l1_ratio, fit_intercept=False, **EXACT).fit(X, y)
-    assert_allclose(model.coef_, theirs.coef_, atol=1e-8)
+    theirs = ElasticNet(0.1, l1_ratio=l1_ratio, fit_intercept=False, **EXACT).fit(X, y / unit)
+    assert_allclose(model.coef_ / unit, theirs.coef_, atol=1e-8)
     assert model.duality_gap_ < 1e-10
     for own, y in zip(features, targets, strict=True):
-        assert model.intercept_for(own, y) == pytest.approx((y - own @ model.coef_).mean(), abs=1e-12)
+        assert model.intercept_for(own, y) == pytest.approx((y - own @ model.coef_).mean(), abs=1e-12 * unit)
 
 
 @pytest.mark.parametrize("penalised", [True, False])
@@ -701,8 +702,7 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         (FederatedLogisticRegression(0.5, l1_ratio=1.0, site_intercepts="local"), LABELS, 0),
         *((FederatedLasso(cv=3, max_rounds=40), SCORES, level) for level in (0.0, 500.0, 2e3, 1e8)),
     ):
-        there, here = (moved, targets + level), (ROWS, targets)
-        far, near = (clone(model).fit(*map(parts, own)) for own in (there, here))
+        far, near = (clone(model).fit(*map(parts, own)) for own in ((moved, targets + level), (ROWS, targets)))
         assert_allclose(far.coef_, near.coef_, atol=1e-7)
         for one, other in zip(*(own.path_.points if hasattr(own, "path_") else () for own in (far, near)), strict=True):
             (w, b), (v, c) = ([array.numpy() for array in at.result.arrays.values()] for at in (one, other))
