@@ -332,8 +332,8 @@ def division_of_curves(question: Question, objective: Objective) -> tuple[bytes,
     """Return how the rows are divided by group and by time, and the rows of each part: of those that end or enter."""
     times, group = _asked(question, objective)
     own: Any = objective
-    places = [np.searchsorted(times, at) * 2 + group for at in (own.times, own.link.of_row.entry)]
-    parts = [np.flatnonzero(place == part) for place in places for part in np.unique(place)]
+    numbers = [np.searchsorted(times, at) * 2 + group for at in (own.times, own.link.of_row.entry)]
+    parts = [np.flatnonzero(each == part) for each in numbers for part in np.unique(each)]
     return repr(sorted(question.numbers.items())).encode(), parts
 
 

@@ -101,7 +101,7 @@ def test_a_run_whose_noise_overflows_goes_on_if_the_user_says_so():
     refused("overflows", play, make(privacy=huge), 3, kind=DivergedError)
 
 
-def test_strategies_whose_clients_remember_questions_and_buffers_are_refused():
+def test_what_a_private_run_cannot_have_is_refused():
     for cls in (FedDAGT, DualFL):
         refused("remember", cls, privacy=privacy(), kind=UnknownOptionError)
     options = {"num_nodes": 5, "num_rounds": 2, "initial_arrays": start_arrays()}
