@@ -34,7 +34,7 @@ from scipy.special import ndtri
 from flwr_fco.algorithms.contract.problem import Problem
 from flwr_fco.core.layout import Vector, dense
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, POSITIVE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, POSITIVE, Choice, checked
 from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.messages.protocol import Node, Uplink
 
@@ -136,7 +136,7 @@ class GaussianDP(Choice):
     def clips(self) -> dict[str, float]:
         """Bounds by array name; the bound of all arrays together under ``""``."""
         if isinstance(self.clip, Mapping):
-            return {name: float(bound) for name, bound in self.clip.items()}
+            return {name: checked(f"clip[{name!r}]", bound, float) for name, bound in self.clip.items()}
         return {"": self.clip}
 
     @property

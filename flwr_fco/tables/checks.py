@@ -38,8 +38,10 @@ _FEW = 3.0
 _ROUNDING = 1e-12
 #: What a site says of each column.
 SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
-#: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`.
+#: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`;
+#: and as `wild` for the quartiles and itself.
 WITHHELD = -1.0
+NO_QUARTILES = -2.0
 
 
 class Finding(NamedTuple):
@@ -137,6 +139,7 @@ class Cells:
         self.rows = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
         self.said = said.reshape(len(each), len(columns), len(SAID))
         self.said[self.said[..., -1] == WITHHELD, 1:] = np.nan
+        self.said[self.said[..., -1] == NO_QUARTILES, 3:] = np.nan
         self.said[self.said[..., 0] == WITHHELD, 0] = np.nan
         self.counts = np.where(counts == WITHHELD, np.nan, counts)[:, 1:]
         self.mean = self.said[..., 1]

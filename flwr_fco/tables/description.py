@@ -24,7 +24,7 @@ from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
-from flwr_fco.tables.checks import SAID, WITHHELD, Cells, Finding, TableColumn, findings
+from flwr_fco.tables.checks import NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 from flwr_fco.tables.sites import asking
@@ -39,6 +39,8 @@ _FAR = 10.0
 #: Entries of a table, which is looked at as a dense one.
 _LARGEST = 10**8
 _QUARTILES = (0.25, 0.5, 0.75)
+#: How many times the rows of a quartile's mean a column needs: of fewer, differences of sums are single rows.
+_APART = 4
 
 
 class Facts(NamedTuple):
@@ -87,7 +89,8 @@ def description(question: Question, objective: Any) -> Answer:
 
     A count of rows leaves if it is 0, or no fewer than the owner's `min_rows` and `min_class_rows`; of events and
     classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Fewer repeated
-    rows are none. Quartiles are means of `min_rows` rows.
+    rows are none. Quartiles are means of `min_rows` rows, of four times as many at least. Where few rows lack an entry,
+    or lack it elsewhere, they are in no sum, as they are in none of a fit.
     """
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
@@ -103,8 +106,12 @@ def description(question: Question, objective: Any) -> Answer:
     rows = dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)
-    inner = list(rows.T) if facts.values is None else [facts.values[own.name] for own in facts.columns[:count]]
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
+    inner, size = list(rows.T), len(rows)
+    if facts.values is not None:
+        lacking = np.asarray(np.isnan([*facts.values.values()]).any(axis=0))
+        size += int(lacking.sum()) if lacking.sum() >= most else 0
+        inner = [_without_few(facts.values[own.name], lacking, most) for own in facts.columns[:count]]
     of_outcome = limits.min_events or limits.min_class_rows or most
     least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
     columns = zip(facts.columns, [*inner, *ends], least, strict=True)
@@ -112,7 +119,7 @@ def description(question: Question, objective: Any) -> Answer:
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
     outcome, widest = _correlations(objective, rows)
-    numbers = {"rows": float(inner[0].size), "codebook": facts.digest, "widest": widest}
+    numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
     numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
 
@@ -149,6 +156,19 @@ def repeated(rows: NDArray[Any], least: int) -> float:
     return count / len(rows) if count >= least else 0.0
 
 
+def _without_few(values: Vector, lacking: NDArray[np.bool_], least: int) -> Vector:
+    """Return a column without what it has in rows that lack other entries, if these are few.
+
+    Examples
+    --------
+    >>> lacking = np.array([True, False, True])
+    >>> [_without_few(np.array([1.0, 2.0, np.nan]), lacking, least).tolist() for least in (1, 2)]
+    [[1.0, 2.0, nan], [2.0, nan]]
+    """
+    few = lacking & ~np.isnan(values)
+    return values[~few] if few.sum() < least else values
+
+
 def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Vector]:
     """Return `SAID` of a column, and the counts of its levels."""
     known = np.sort(values[np.isfinite(values)])
@@ -168,7 +188,9 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
         quartiles = [float(known[begin : begin + least].mean()) for begin in at]
         low, middle, high = np.quantile(known, _QUARTILES) if least == 1 else quartiles
         second, first = np.append(0.0, np.sort(np.abs(known - middle)))[-2:]
-        wild = high > low and first > max(_WILD * second, _FAR * (high - low))
+        wild = float(high > low and first > max(_WILD * second, _FAR * (high - low)))
+        if least > 1 and known.size < _APART * least:
+            low, middle, high, wild = 0.0, 0.0, 0.0, NO_QUARTILES
         deviation = float(known.std(ddof=1)) if entries.size > 1 else 0.0
         said[1:] = [known.mean(), deviation, low, middle, high, wild]
     return said, np.zeros(0)

@@ -198,10 +198,7 @@ STRATEGIES = {
 }
 
 
-CASES = [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
-
-
-@pytest.mark.parametrize(("strategy", "case"), CASES)
+@pytest.mark.parametrize(("strategy", "case"), [(own, case) for own, (_, all_) in STRATEGIES.items() for case in all_])
 def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     make, cases = STRATEGIES[strategy]
     hostile, good = Server(make()), Server(make())

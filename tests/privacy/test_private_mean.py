@@ -69,8 +69,8 @@ def private(**options):
     return GaussianDP(**{"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-3, **options})
 
 
-OUT_OF_RANGE = [*({"clip": clip} for clip in (0.0, math.nan, {}, {"w": math.inf}, "1")), {"delta": 0.0}, {"delta": 1.0}]
-OUT_OF_RANGE += [{"noise_multiplier": multiplier} for multiplier in (-1.0, math.nan, None)]
+OUT_OF_RANGE = [{"clip": clip} for clip in (0.0, math.nan, {}, {"w": math.inf}, "1", {"w": "1"}, {"w": 10**400})]
+OUT_OF_RANGE += [*({"noise_multiplier": own} for own in (-1.0, math.nan, None)), {"delta": 0.0}, {"delta": 1.0}]
 OUT_OF_RANGE += [{"target_epsilon": 1.0}, {"noise_multiplier": None, "target_epsilon": 0.0}, {"noise": "laplace"}]
 OUT_OF_RANGE += [{"bands": 3, "noise": "independent"}, {"rounds": 0}, {"clients": 0}]
 
