@@ -311,13 +311,8 @@ def _is_number(score: Any) -> bool:
 def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None:
     """Refuse what cannot be called with (model, batch), by its signature: nothing is called, no error is caught."""
     advice = f"expected a function (model, batch), such as lambda model, batch: {example}"
-    if not callable(function):
-        raise ConfigurationError(f"{name}={function!r} cannot be called; {advice}")
-    inner = function
-    while isinstance(inner, partial):
-        inner = inner.func
     # PyTorch's own losses take two arguments too, but others.
-    module = getattr(type(inner) if isinstance(inner, nn.Module) else inner, "__module__", None)
+    module = getattr(type(function) if isinstance(function, nn.Module) else function, "__module__", None)
     if module in ("torch.nn.modules.loss", "torch.nn.functional"):
         raise ConfigurationError(f"{name}={function!r} takes predictions and targets; {advice}")
     try:
@@ -334,17 +329,12 @@ def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None
 def _tensors(dataset: Any) -> TensorDataset:
     """Return a data set of tensors whose first axis indexes examples."""
     tensors = list(dataset) if isinstance(dataset, Sequence) else None
-    if tensors == []:
-        raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
-    if tensors is None or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
+    if not tensors or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
         prefix = (
             f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first"
         )
         advice = "Of one tensor: (images,); of arrays: torch.from_numpy(...); of a DataLoader: its dataset"
         raise ConfigurationError(f"{prefix} axis counts examples, such as (images, labels). {advice}")
-    sizes = [len(tensor) for tensor in tensors]
-    if len(set(sizes)) > 1:
-        raise ConfigurationError(f"the tensors have {sizes} examples; expected as many of each")
     return TensorDataset(*tensors)
 
 

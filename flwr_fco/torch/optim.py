@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Layout, matching
@@ -91,9 +91,10 @@ class CompositeOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._proxes: dict[int, tuple[list[torch.device], ListedProx]] = {}
         psi = Zero() if regularizer is None else regularizer
-        super().__init__(_groups_of(params), {"lr": lr, "regularizer": psi, "apply_to": apply_to})
-        if not self._filled:
-            raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
+        items = list(params)
+        # As groups, because PyTorch supports names only from 2.6 on.
+        groups = [{"params": items}] if items and not isinstance(items[0], dict) else items
+        super().__init__(groups, {"lr": lr, "regularizer": psi, "apply_to": apply_to})
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -264,14 +265,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Return copies of vectors as tensors where the parameters are, in the widest precision by default."""
         values = []
         for name, p in zip(group["names"], group["params"], strict=True):
-            if name not in vectors:
-                raise ConfigurationError(f"there is no vector for the parameter {name!r}; got {sorted(vectors)}")
             vector = vectors[name]
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = vector.detach().clone() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
-            if tensor.shape != p.shape:
-                prefix = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
-                raise ConfigurationError(f"{prefix}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=dtype or widest_dtype(p)))
         return values
 
@@ -314,9 +310,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
         kinds = {group.get("kind", "an optimiser of PyTorch") for group in saved}
         if kinds != {type(self).__name__}:
             raise ConfigurationError(f"the state is of {sorted(kinds)}; expected one of {type(self).__name__}")
-        names, own = ([group["names"] for group in groups] for groups in (saved, self.param_groups))
-        if names != own:
-            raise ConfigurationError(f"the state is of the parameter groups {names}, these are {own}")
         for group in saved:
             spec = group["regularizer"]
             arrays = {name: tensor.numpy() for name, tensor in spec["arrays"].items()}
@@ -429,12 +422,8 @@ class DualAveraging(CompositeOptimizer):
         shifts : mapping of str to Tensor or ndarray
             One vector per parameter name.
         """
-        if any(group["momentum"] for group in self.param_groups):
-            prefix = "momentum: a tracker is added to plain gradients"
-            raise ConfigurationError(f"{prefix}; take no momentum with methods that track gradients")
-        # All of them first: those that do not fit leave the earlier ones.
-        for group, tensors in [(group, self._vectors(group, shifts)) for group in self.param_groups]:
-            self._keep(group, "shift", tensors)
+        for group in self.param_groups:
+            self._keep(group, "shift", self._vectors(group, shifts))
 
 
 class ProximalSGD(CompositeOptimizer):
@@ -477,18 +466,6 @@ class ProximalSGD(CompositeOptimizer):
         return [end - start for end, start in zip(self._points(group), self._kept(group, "start"), strict=True)]
 
 
-def _groups_of(params: Iterable[Any]) -> list[Group]:
-    """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
-    if isinstance(params, Tensor | nn.Module) or not isinstance(params, Iterable):
-        kind = "tensor" if isinstance(params, Tensor) else type(params).__name__
-        prefix = f"params is a {kind}; expected an iterable of parameters"
-        raise ConfigurationError(f"{prefix}, such as [tensor] or model.named_parameters()")
-    items = list(params)
-    if not items:
-        raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
-    return items if isinstance(items[0], dict) else [{"params": items}]
-
-
 def _check_group(group: Group, named: bool) -> None:
     """Raise unless a group's options are of their types, and names are there where they are needed."""
     psi, patterns = group["regularizer"], group["apply_to"]
@@ -497,9 +474,6 @@ def _check_group(group: Group, named: bool) -> None:
     if not named and (patterns is not None or isinstance(psi, PerParameter)):
         prefix = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
         raise ConfigurationError(f"{prefix} needs names: pass model.named_parameters() instead of model.parameters()")
-    for name, p in zip(group["names"], group["params"], strict=True):
-        if isinstance(p, Tensor) and not p.is_floating_point():
-            raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")
 
 
 # --- proximal maps of tensors, from what a regularizer says of itself -------------------------------------------------

@@ -21,7 +21,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     Raises
     ------
     ConfigurationError
-        If there are none or one has no values, or two names refer to the same tensor.
+        If there are none, or two names refer to the same tensor.
 
     Examples
     --------
@@ -31,9 +31,6 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     named = dict(model.named_parameters(remove_duplicate=False))
     names: dict[int, str] = {}
     for name, p in named.items():
-        if p.is_meta:
-            prefix = f"the parameter {name!r} is on the device 'meta', and has no values"
-            raise ConfigurationError(f"{prefix}. Make the model with them, or call model.to_empty(device=...) first")
         if names.setdefault(id(p), name) != name:
             prefix = f"the parameters {names[id(p)]!r} and {name!r} are one tensor"
             advice = "Register the tensor under one name, and use it from there"

@@ -176,7 +176,6 @@ class Stream(IterableDataset):
         (nn.ReLU(), r"takes \(input: .*, and not two arguments"),
         (nn.CrossEntropyLoss(), r"=CrossEntropyLoss\(\) takes predictions and targets"),
         (functional.mse_loss, "=<function mse_loss .* takes predictions and targets"),
-        ("mse", "='mse' cannot be called"),
     ],
 )
 def test_a_function_of_other_arguments_is_refused_with_an_example(argument, function, message):
@@ -215,18 +214,16 @@ def _tied():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"dataset": []}, "the data set is empty"),
+        ({"dataset": []}, "dataset is a list; expected a data set"),
         ({"dataset": Stream()}, "Stream has no length"),
         ({"maximize": "delta"}, "maximize='delta' matches none"),
         ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
         ({"model": _tied()}, "'0.weight' and '1.weight' are one tensor"),
-        ({"model": nn.Linear(3, 1, device="meta")}, "'weight' is on the device 'meta'.*to_empty"),
         ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
         ({"chunk_size": 0}, "chunk_size=0; expected a whole number >= 1"),
         ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
         ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
         ({"dataset": DataLoader(TensorDataset(X, Y))}, "dataset is a DataLoader; .* its dataset"),
-        ({"dataset": (X, Y[:3])}, r"the tensors have \[4, 3\] examples"),
         ({"loss": lambda model, batch: model(batch[0]) - batch[1]}, r"the loss is a tensor of shape \[4\]"),
         ({"loss": lambda model, batch: _squares(model, batch).item()}, "the loss is a float; expected a tensor"),
         ({"loss": lambda model, batch: _squares(model, batch).detach()}, "does not depend on the parameters"),

@@ -205,8 +205,6 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
         assert all(torch.equal(own, each) for each in theirs)
     assert resumed.elapsed == optimizer.elapsed
     assert {tensor.dtype for tensor in resumed.increments().values()} == {torch.float64}
-    said = r"the state is of the parameter groups .*, these are \[\['0'\]\]"
-    refused(said, kind([nn.Parameter(torch.zeros(3))]).load_state_dict, saved["optimizer"])
     for other in (torch.optim.SGD, ProximalSGD if kind is DualAveraging else DualAveraging):
         refused("the state is of .*; expected one of", resumed.load_state_dict, other(ours.parameters()).state_dict())
 
@@ -222,27 +220,10 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
         ({"apply_to": "*.weight"}, r"apply_to='\*.weight' needs names: pass model.named_parameters"),
         ({"regularizer": PerParameter({"*": L1(1.0)})}, "PerParameter needs names: pass model.named_parameters"),
         ({"momentum": 1.0}, "expected a number >= 0 and < 1"),
-        ({"params": []}, "params is empty"),
-        ({"params": torch.zeros(2)}, "params is a tensor"),
-        ({"params": network()}, r"params is a .*; expected .* model.named_parameters"),
-        ({"params": [{"params": []}]}, "no group has any parameters"),
-        ({"params": [nn.Parameter(torch.zeros(2, dtype=torch.complex64))]}, "expected a real floating-point dtype"),
     ],
 )
 def test_arguments_that_cannot_work(change, message):
     refused(message, DualAveraging, **{"params": network().parameters(), "lr": 0.1, **change})
-
-
-def test_vectors_that_do_not_fit_are_named_and_leave_those_before():
-    parameters = [("one", nn.Parameter(torch.zeros(2))), ("two", nn.Parameter(torch.zeros(3)))]
-    optimizer = DualAveraging(parameters, lr=1.0)
-    optimizer.set_shift({name: torch.ones_like(p) for name, p in parameters})
-    for take in (optimizer.set_shift, optimizer.start_from):
-        refused(r"'two' has shape \[4\], expected \[3\]", take, {"one": torch.zeros(2), "two": np.zeros(4)})
-        refused("no vector for the parameter 'one'", take, {})
-    optimizer.step()
-    assert all(torch.equal(p.detach(), -torch.ones_like(p)) for _, p in parameters)
-    refused("track", DualAveraging(parameters, momentum=0.5).set_shift, {n: torch.ones_like(p) for n, p in parameters})
 
 
 def test_groups_of_different_rates_have_no_common_time():
