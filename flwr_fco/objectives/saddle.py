@@ -57,7 +57,7 @@ class SaddleObjective(Objective):
     #: The objective for user-defined functions: :class:`FunctionSaddle`.
     from_functions: ClassVar[type[FunctionSaddle]]
 
-    def _set_players(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    def _set_players(self, x: int | Sequence[int], y: int | Sequence[int]) -> None:
         """Set two players of one array each, on both of which the regularizer acts."""
         self.layout = Layout.from_arrays({"x": np.empty(x), "y": np.empty(y)}, apply_to=("x", "y"))
         self.split = self.layout["y"].offset
@@ -96,9 +96,8 @@ class FunctionSaddle(SaddleObjective):
     Raises
     ------
     ConfigurationError
-        If a gradient or `value` is not callable, a shape is not made of whole numbers >= 1, or `lipschitz` is not a
-        finite number >= 0. When called: if a gradient is not real or does not have its player's shape, or if `value`
-        does not return a number.
+        If `lipschitz` is not a finite number >= 0, or `num_examples` not a whole number >= 1. When called: if a
+        gradient does not have its player's shape.
 
     Examples
     --------
@@ -122,16 +121,12 @@ class FunctionSaddle(SaddleObjective):
         minibatch: bool = False,
         lipschitz: float | None = None,
     ) -> None:
-        functions = {"grad_x": grad_x, "grad_y": grad_y, **({} if value is None else {"value": value})}
-        for name, function in functions.items():
-            if not callable(function):
-                raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
         self._gradients = (grad_x, grad_y)
         self._value = value
         self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)
         self.minibatch = minibatch
         self.num_examples = checked("num_examples", num_examples, int, AT_LEAST_ONE)
-        self._set_players(_shape("x", x), _shape("y", y))
+        self._set_players(x, y)
 
     def value(self, w: Vector) -> float:
         """Return f(x, y).
@@ -144,11 +139,7 @@ class FunctionSaddle(SaddleObjective):
         if self._value is None:
             prefix = "the value of this saddle function is not known"
             raise ConfigurationError(f"{prefix}: give value=, a function of x and y, to from_functions")
-        value = self._value(*self._players(w))
-        try:
-            return float(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"value returned a {type(value).__name__}; expected a number") from error
+        return float(self._value(*self._players(w)))
 
     def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
         """Return the operator (grad_x f, -grad_y f) at the point (x, y); a batch is row numbers."""
@@ -157,9 +148,6 @@ class FunctionSaddle(SaddleObjective):
         rows = (batch,) if self.minibatch else ()
         for function, (name, result) in zip(self._gradients, self.layout.views(out).items(), strict=True):
             gradient = np.asarray(function(*self._players(w), *rows))
-            if gradient.dtype.kind not in "fiub":
-                # NumPy would drop imaginary parts and convert text to numbers.
-                raise ConfigurationError(f"grad_{name} returned dtype {gradient.dtype}; expected real numbers")
             if gradient.shape != result.shape:
                 prefix = f"grad_{name} returned shape {gradient.shape}"
                 raise ConfigurationError(f"{prefix}; expected {result.shape}, that of {name}")
@@ -188,13 +176,6 @@ class FunctionSaddle(SaddleObjective):
 
 
 SaddleObjective.from_functions = FunctionSaddle
-
-
-def _shape(name: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
-    shape = tuple(sizes) if isinstance(sizes, Sequence | np.ndarray) else (sizes,)
-    if any(isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1 for size in shape):
-        raise ConfigurationError(f"{name}={sizes!r}; expected the shape of a player, whole numbers >= 1")
-    return tuple(int(size) for size in shape)
 
 
 class BilinearSaddle(SaddleObjective):
