@@ -429,8 +429,6 @@ class PNorm(_ClosedForm):
         >>> round(PNorm.for_dimension(1024).p, 2)
         13.86
         """
-        if dimension < 1:
-            raise ConfigurationError(f"PNorm.for_dimension({dimension!r}): expected a positive integer")
         return cls(max(2.0, 2.0 * math.log(dimension)), center, radius)
 
     @property
@@ -767,8 +765,3 @@ class BoundProduct(MirrorMap):
         """Return psi on each array."""
         layouts = [alone for _, alone, _ in self.parts]
         return [(regularizer.regularizer.for_array(*alone.names) or Zero()).bind(alone) for alone in layouts]
-
-    def bind(self, layout: Layout) -> BoundProduct:
-        if layout != self.layout:
-            raise ConfigurationError(f"this Product is bound to {self.layout!r}, not to {layout!r}; bind it again")
-        return self

@@ -304,14 +304,6 @@ class Accountant(NamedTuple):
         # The sensitivity of a single round; the composition accounts for several rounds.
         return 1.0
 
-    def event(self, noise_multiplier: float, rounds: int) -> Any:
-        """Return the dp-accounting event of such a run; the noise multiplier is sigma / clip."""
-        dp = library()
-        gaussian = dp.GaussianDpEvent(noise_multiplier / self.sensitivity(rounds))
-        if self.noise != "independent":
-            return gaussian
-        return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(self.sampling, gaussian), rounds)
-
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
         """Return epsilon after a number of rounds; infinite without noise."""
         if rounds == 0:

@@ -30,7 +30,6 @@ COUNTERS = "*num_batches_tracked"
 #: Last parts of the names of arrays that regularizers skip by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
 _FLOAT64 = np.dtype(np.float64)
-_BLOCK = 1 << 16
 
 
 def all_finite(value: NDArray[Any] | float) -> bool:
@@ -288,15 +287,13 @@ class Layout:
         named = any(entry.name.rsplit(".", 1)[-1] == "weight" for entry in self.optimized)
         return named and all(entry.dtype == "float32" for entry in self.optimized)
 
-    def rounded(self, vector: Vector, out: Vector | None = None) -> Vector:
+    def rounded(self, vector: Vector) -> Vector:
         """Return a vector rounded to the user's dtypes; the vector itself if they are all float64.
 
         Parameters
         ----------
         vector : ndarray of float64, shape (size,)
             The flat vector.
-        out : ndarray of float64, shape (size,), optional
-            Receives the result; may be `vector`. A new array by default.
 
         Returns
         -------
@@ -305,11 +302,9 @@ class Layout:
         """
         if self.double:
             return vector
-        result = np.empty(self.size) if out is None else out
+        result = np.empty(self.size)
         for entry in self.optimized:
-            for begin in range(entry.offset, entry.offset + entry.size, _BLOCK):
-                part = slice(begin, min(begin + _BLOCK, entry.offset + entry.size))
-                result[part] = vector[part].astype(entry.dtype)
+            result[entry.block] = vector[entry.block].astype(entry.dtype)
         return result
 
     def views(self, vector: Vector) -> dict[str, Vector]:
@@ -372,8 +367,6 @@ class Layout:
 
 # --- patterns of names ------------------------------------------------------------------------------------------------
 
-_MOST_PATTERNS = 1_000
-
 
 def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str, Any]:
     """Return a copy of a user's mapping.
@@ -390,7 +383,7 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
     Raises
     ------
     ConfigurationError
-        If it is no mapping of shell patterns to such things, or one of too many.
+        If it is no mapping of shell patterns to such things.
     """
     if not isinstance(given, Mapping) or not given:
         raise ConfigurationError(f"{owner}({given!r}): expected a non-empty mapping of shell patterns to {prefix}s")
@@ -399,11 +392,6 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
             raise ConfigurationError(
                 f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and one array's {prefix}"
             )
-    if len(given) > _MOST_PATTERNS:
-        raise ConfigurationError(
-            f"{owner}: {len(given)} patterns; expected at most {_MOST_PATTERNS}: every array is compared with every "
-            "pattern. Write one pattern for many arrays"
-        )
     return dict(given)
 
 

@@ -72,10 +72,8 @@ class Specified(Choice):
         Raises
         ------
         TypeError
-            If it belongs to no family, or another class has its kind.
+            If another class has its kind.
         """
-        if not cls.family:
-            raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
         classes = Specified._families[cls.family]
         other = classes.get(cls.kind)
         if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):

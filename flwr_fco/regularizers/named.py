@@ -220,7 +220,4 @@ class Adapter(Regularizer):
         if step > 0.0 or isinstance(operator(point.copy()), bool | np.bool_):
             # An indicator ignores the step, but may divide by it.
             point = np.asarray(operator.prox(point, step or 1.0))
-        if point.shape != (v.size,):
-            prefix = f"Adapter: {type(operator).__name__}.prox returned shape {point.shape}"
-            raise ConfigurationError(f"{prefix}; expected {(v.size,)}, that of its argument")
         np.add(point.reshape(v.shape), 0.0, out=out, casting="same_kind")

@@ -280,11 +280,10 @@ class Box(Separable):
     def __post_init__(self) -> None:
         try:
             sides = [np.array(side, dtype=np.float64) for side in (self.lower, self.upper)]
-            empty = (sides[0] > sides[1]) | (sides[0] == np.inf) | (sides[1] == -np.inf)
+            # Also where one is NaN.
+            empty = ~(sides[0] <= sides[1]) | (sides[0] == np.inf) | (sides[1] == -np.inf)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{self!r}: expected numbers that broadcast to each other: {error}") from None
-        if np.isnan(sides[0]).any() or np.isnan(sides[1]).any() or bool in (type(self.lower), type(self.upper)):
-            raise ConfigurationError(f"{self!r}: expected numbers, not NaN or a boolean")
         if empty.any():
             raise ConfigurationError(f"{self!r} is empty: expected lower <= upper everywhere, with inf for open sides")
         for name, side in zip(("lower", "upper"), sides, strict=True):

@@ -154,11 +154,6 @@ class Simplex(Regularizer):
     def conjugate(self, u: Array) -> float:
         return self.radius * float(u.max())
 
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise for an empty array, because its sum is 0 instead of the radius."""
-        if 0 in shape:
-            raise ConfigurationError(f"Simplex cannot act on the empty array {name!r} of shape {shape}")
-
 
 @dataclass(frozen=True)
 class HardSparsity(Regularizer):

@@ -196,7 +196,6 @@ def test_a_simplex_is_that_of_the_map_or_refused():
         (lambda: PNorm(1.5), r"PNorm\.p=1.5; expected .*>= 2"),
         (lambda: PNorm(3.0, center=np.array([1.0, np.nan])), "center"),
         (lambda: PNorm(3.0, radius=0.0), "radius=0.0"),
-        (lambda: PNorm.for_dimension(0), "positive"),
         (lambda: SimplexEntropy(-1.0), "radius=-1.0"),
         (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
         (lambda: Product({}), "non-empty"),
