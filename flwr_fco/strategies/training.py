@@ -409,14 +409,14 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             after = run.method.aggregate(problem, before, Replies(uplinks, momentum or run.mean, run.ledger))
             _check_state(run, before, after)
             setting = run.method.setting(given, after)
+            following = run.problem_of(setting)
             stage = setting.stage != run.setting.stage
             if stage:
                 average.forget()
             elif average.averages:
-                # Of a round those that the state carries, or else the last one.
+                # Of a round those that the state carries, or else the last one: the model, of the psi that follows.
                 points = getattr(after, "points", ())
-                average.add(points if len(points) else [run.method.retrieve(problem, after)])
-            following = run.problem_of(setting)
+                average.add(points if len(points) else [run.method.retrieve(following, after)])
             point = run.seen(following, after, average)
             floats = [array for array in passed.values() if array.dtype.kind == "f"]
             if not all(map(all_finite, (point, *floats))):

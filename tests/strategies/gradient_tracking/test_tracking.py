@@ -1,5 +1,7 @@
 """Gradient tracking, with a server or on a graph: against plain NumPy, its centralised form and the optimum."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from faulty import FAULTS, faulty_run, leave
@@ -17,6 +19,7 @@ from flwr_fco.strategies import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, run_of
 EQUAL = (20, 20, 20, 20)
 FOUR_STEPS = fco.Steps(4, batch_size=None)
 OPTIONS = {"client_lr": 0.02, "work": FOUR_STEPS, "weighting": "uniform"}
+SPARSE = partial(fco.FedDualAvg, density=0.3)
 
 
 def grad_conjugate(z, p):
@@ -71,7 +74,7 @@ def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start
     assert vectors == [(2 if start == "gradient" else 1, 1), (2, 1), (2, 1), (2, 1)]
 
 
-@pytest.mark.parametrize(("kind", "first"), [(FedDAGT, 1), (DFedDAGT, 1), (fco.ReFedDAGT, 0)])
+@pytest.mark.parametrize(("kind", "first"), [(FedDAGT, 1), (DFedDAGT, 1), (fco.ReFedDAGT, 0), (SPARSE, 1)])
 def test_outputs_are_means_of_the_primals(kind, first):
     """The restricted average is of the points in which rounds began."""
     points = [np.linspace(0, 1, D)]
