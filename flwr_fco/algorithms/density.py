@@ -153,7 +153,9 @@ def _without_largest(values: Vector, count: int) -> Vector:
     return np.delete(rest, np.flatnonzero(rest == level)[: rest.size - values.size + count])
 
 
-def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope: Scope, dual: Vector) -> Regularizer:
+def psi_of(
+    layout: Layout, given: Regularizer, density: float, way: float, scope: Scope, dual: Vector | None
+) -> Regularizer:
     """Return psi of a moment: at most so many entries that are not 0, array by array.
 
     Every array is sure of half of its Erdos-Renyi count; the other half goes to the largest entries of the dual,
@@ -173,13 +175,13 @@ def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope
         How far they have come, 0 to 1: the densities of this moment are those of the end to this power.
     scope : {"each", "joint"}
         Whether every array is sure of a share, or the largest entries of all arrays stay.
-    dual : ndarray of float64, shape (d,)
-        The dual point, whose largest entries stay.
+    dual : ndarray of float64, shape (d,), or None
+        The dual point, whose largest entries stay; None before the run, whose model has every array.
 
     Raises
     ------
     ConfigurationError
-        If no array is left that has a share.
+        Before the run, if a pattern matches no array, or no array has a share.
     """
     acted_on = [entry for entry in layout.optimized if entry.regularized]
     if not acted_on:  # nobody trains what psi is to act on
@@ -188,11 +190,12 @@ def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope
         return HardSparsity(density=density**way)
     special: dict[str, Regularizer] = {}
     if isinstance(given, PerParameter):
-        given.bind(layout)
+        if dual is None:
+            given.bind(layout)
         named = ((entry.name, given.for_array(entry.name)) for entry in acted_on)
         special = {name: psi for name, psi in named if psi is not None}
     shared = [entry for entry in acted_on if entry.name not in special]
-    if not shared:
+    if dual is None and not shared:
         raise ConfigurationError(
             f"density={density:g} has no array to act on: {given!r} says something else about each of "
             f"{[entry.name for entry in acted_on]}. Leave a pattern out, or name other arrays: "
@@ -205,7 +208,7 @@ def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope
             special[entry.name] = HardSparsity(max(1, round(share**way * entry.size)))
     even = erdos_renyi([entry.shape for entry in shared], density**way)
     least = [math.ceil(_SURE * count) for count in even]
-    counts = even if way == 0.0 else allotted([dual[entry.block] for entry in shared], least, sum(even))
+    counts = even if dual is None or not shared else allotted([dual[entry.block] for entry in shared], least, sum(even))
     kept = {entry.name: HardSparsity(max(1, count)) for entry, count in zip(shared, counts, strict=True)}
     # Names, not patterns.
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})
@@ -367,7 +370,7 @@ class SparseDualAveraging(DualAveraging):
 
     def setting(self, given: Setting, state: DualState | None) -> Setting:
         """Return psi of the state: at most as many entries that are not 0 as the round is to have."""
-        number, dual = (0.0, np.zeros(given.layout.size)) if state is None else (state.elapsed, state.dual)
+        number, dual = (0.0, None) if state is None else (state.elapsed, state.dual)
         way = min(1.0, number / rounds_of(self._end.rounds, given.num_rounds))
         psi = psi_of(given.layout, given.regularizer, self._end.share, way, self._scope, dual)
         return given._replace(regularizer=psi)

@@ -68,6 +68,23 @@ class PerParameter(Regularizer):
         pattern = first_match(self.regularizers, name)
         return None if pattern is None else self.regularizers[pattern]
 
+    def among(self, names: Sequence[str]) -> Regularizer:
+        """Return psi of these arrays: without the patterns that are the first match of none of them.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of arrays.
+
+        Examples
+        --------
+        >>> PerParameter({"head.*": Zero(), "*": Zero()}).among(["body.weight"])
+        PerParameter(regularizers={'*': Zero()})
+        """
+        used = {first_match(self.regularizers, name) for name in names}
+        left = {pattern: psi for pattern, psi in self.regularizers.items() if pattern in used}
+        return PerParameter(left) if left else Zero()
+
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
         """Return psi as a function of the flat vector of a model; every pattern must match an array.
 

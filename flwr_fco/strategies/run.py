@@ -26,7 +26,7 @@ from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.messages.records import Inbox
 from flwr_fco.messages.short import Short
 from flwr_fco.privacy import PrivateMean
-from flwr_fco.regularizers import HardSparsity, Zero
+from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import replies
@@ -316,7 +316,10 @@ class Run:
         """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
         layout = untrained.without(self.given.layout)
         now = self.setting.layout
-        return self.given._replace(layout=now if now == layout else layout)
+        psi = self.given.regularizer
+        if isinstance(psi, PerParameter) and untrained.names:
+            psi = psi.among(layout.regularized_names)
+        return self.given._replace(layout=now if now == layout else layout, regularizer=psi)
 
     def seen(self, problem: Problem, state: Any, average: PointAverage) -> Vector:
         """Return the point of a state that the user sees, rounded to the user's dtypes."""
