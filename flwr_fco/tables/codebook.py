@@ -119,6 +119,12 @@ class Column(Choice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("levels", "range", "missing", "knots"):
+            # NumPy's numbers, of a table's column, are no words of a file.
+            own = tuple(each.item() if isinstance(each, np.generic) else each for each in getattr(self, name))
+            if not all(isinstance(each, str | Real) and (each == each or name != "levels") for each in own):
+                raise ConfigurationError(f"{name}={list(own)}; expected texts and numbers")
+            object.__setattr__(self, name, own)
         if self.levels and self.type == "number":
             object.__setattr__(self, "type", "levels")
         least = _TRANSFORMS[self.transform][1]
@@ -437,7 +443,7 @@ class Codebook(Choice):
                     tables[part][name] = _made(Column, about)
             where = ""
             made: Codebook = _made(cls, {"columns": {}, **tables})
-        except (OSError, TypeError, AttributeError, ValueError) as error:
+        except (OSError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{path}{where} is no codebook: {error}") from error
         return made
 

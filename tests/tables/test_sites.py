@@ -562,7 +562,7 @@ ANY = st.one_of(
     st.builds(
         Column,
         unit=TEXTS,
-        missing=st.lists(st.one_of(st.integers(), TEXTS), max_size=3),
+        missing=st.lists(st.one_of(st.integers(), st.integers(-9, 9).map(np.int64), TEXTS), max_size=3),
         center=FINITE,
         spread=st.floats(1e-6, 1e6),
         knots=st.lists(FINITE, min_size=3, max_size=5, unique=True).map(sorted),
@@ -584,7 +584,6 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
     again = Codebook.from_toml(path)
     found, expected = ((own.to_toml(), own.features, own.digest, list(own.sites)) for own in (again, book))
     assert found == expected
-    assert list(again.sites) == sites
 
 
 def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path):
@@ -598,7 +597,8 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         ("[columns.age]\nknots = [1, nan, 3]", "three or more"),
         ("[columns.age]\ncenter = nan", "a finite number"),
         ("[columns.age]\ntransform = 'log'\nrange = [0, 5]", "expected a range"),
-        ("[columns.age]\nspread = 0", "spread=0"),
+        ("[columns.age]\nlevels = [1979-05-27, 1]", "expected texts and numbers"),
+        ("x = " + "[" * 5000, "no codebook"),
         ("[column.age]\n", "column"),
         ("columns = 3", "no codebook"),
         ("sites = ['Oslo']", r"toml is no codebook: columns=\[\], .*expected a column or more"),
