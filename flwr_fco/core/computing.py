@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
+from threading import Lock, local
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -17,9 +19,47 @@ _LOCAL_SOLVERS = 1
 #: The number of 32-bit words.
 _WORDS = 2**32
 
-#: Nesting depth of the blocks.
-depth = 0
 _NESTED = nullcontext()
+_lock = Lock()
+
+
+@contextmanager
+def temporarily(
+    blocks: list[Any], read: Callable[[], Any], write: Callable[[Any], object], value: Any
+) -> Iterator[None]:
+    """Change a setting of the process for a block, and restore it, also if blocks in other threads change it meanwhile.
+
+    Parameters
+    ----------
+    blocks : list
+        Of this setting: the values of the open blocks, of which the youngest counts, above the one from before them.
+    read, write : callable
+        Return the setting, and set it.
+    value : Any
+        In the block.
+    """
+    own = [value]
+    with _lock:
+        blocks += [] if blocks else [[read()]]
+        blocks.append(own)
+        write(value)
+    try:
+        yield
+    finally:
+        with _lock:
+            blocks[:] = [each for each in blocks if each is not own]
+            write(blocks[-1][0])
+            if len(blocks) == 1:
+                blocks.clear()
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+#: Whether this thread is in a block.
+_here = local()
+#: Limits of the threads that are in a block; the first one knows what was before.
+_limits: list[Any] = []
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
@@ -27,7 +67,7 @@ def single_threaded_blas() -> AbstractContextManager[None]:
 
     ``simulate`` opens an outer block, so that the threads are not set again for each message.
     """
-    return _NESTED if depth else _limited()
+    return _NESTED if getattr(_here, "limited", False) else _limited()
 
 
 @lru_cache(maxsize=1)
@@ -38,13 +78,24 @@ def _libraries(modules: int) -> ThreadpoolController:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    global depth
-    depth += 1
+    libraries = _libraries(len(sys.modules))
+    with _lock:
+        _limits.append(libraries.limit(limits=1, user_api="blas"))
+    _here.limited = True
     try:
-        with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
-            yield
+        yield
     finally:
-        depth -= 1
+        _here.limited = False
+        with _lock:
+            limit = _limits.pop()
+            if not _limits:
+                limit.restore_original_limits()
+            # Whoever set a limit first is the only one who may, until a block of his ends.
+            with libraries.limit():
+                pass
+
+
+# --- generators -------------------------------------------------------------------------------------------------------
 
 
 def random_generator(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
+
+from flwr_fco.core.computing import temporarily
 
 logger = logging.getLogger("flwr")
 
 
-@contextmanager
-def quiet(level: int = logging.WARNING) -> Iterator[None]:
-    """Raise Flower's logger to a level, and restore it."""
-    before = logger.level
-    logger.setLevel(max(level, before))
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+_levels: list[Any] = []
+
+
+def quiet(level: int = logging.WARNING) -> AbstractContextManager[None]:
+    """Raise Flower's logger to a level for a block."""
+    return temporarily(_levels, lambda: logger.level, logger.setLevel, max(level, logger.level))
 
 
 def printable(text: str) -> str:

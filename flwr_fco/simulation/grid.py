@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -15,7 +15,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.client_apps.client import Client, TaskApp
-from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas, temporarily
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ClientError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors, Uplink
@@ -40,24 +40,28 @@ class _RunConfig(dict[str, Any]):
         raise KeyError(f"no {key!r} in context.run_config; give simulate or the grid run_config={{{key!r}: ...}}")
 
 
-@contextmanager
-def identity(run_id: int) -> Iterator[None]:
+_IDENTITY = ("run_id", "node_id", "task_id")
+_identities: list[Any] = []
+
+
+def identity(run_id: int) -> AbstractContextManager[None]:
     """Make this process the ServerApp of a run, as ``Message(...)`` requires."""
     if TaskIdentity is None:
-        yield
-        return
-    of: Any = TaskIdentity
-    before: dict[str, Any] = dict.fromkeys(("run_id", "node_id", "task_id"))
+        return nullcontext()
+    return temporarily(_identities, _identity, _identify, (run_id, 1, 1))
+
+
+def _identity() -> list[Any]:
+    before: dict[str, Any] = dict.fromkeys(_IDENTITY)
     for name in before:
         with suppress(RuntimeError):
-            before[name] = getattr(of, name)
-    of.run_id = run_id
-    of.node_id = 1
-    of.task_id = 1
-    try:
-        yield
-    finally:
-        of.run_id, of.node_id, of.task_id = before.values()
+            before[name] = getattr(TaskIdentity, name)
+    return [*before.values()]
+
+
+def _identify(values: Sequence[Any]) -> None:
+    for name, value in zip(_IDENTITY, values, strict=True):
+        setattr(TaskIdentity, name, value)
 
 
 class InProcessGrid(Grid):

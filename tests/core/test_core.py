@@ -2,6 +2,8 @@
 
 import json
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any, ClassVar
@@ -10,16 +12,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from problems import refused
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from flwr_fco.algorithms.contract.replies import Mean, weighted_sum
 from flwr_fco.core import computing
 from flwr_fco.core.layout import Layout, SparseVector, dense
+from flwr_fco.core.logs import logger, quiet
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked, describe
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, SpecError
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
+from flwr_fco.simulation import grid
 
 # --- named arrays to one flat vector and back -------------------------------------------------------------------------
 
@@ -152,15 +156,34 @@ def blas_threads():
     return {info["filepath"]: info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
 
 
-def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
-    with threadpool_limits(limits=2, user_api="blas"):
-        before = blas_threads()
-        with computing.single_threaded_blas():
-            assert set(blas_threads().values()) == {1}
-            with computing.single_threaded_blas():
-                assert computing.depth
-            assert set(blas_threads().values()) == {1}
-        assert (blas_threads(), computing.depth) == (before, 0)
+@pytest.fixture
+def two_blas_threads():
+    limit = ThreadpoolController().limit(limits=2, user_api="blas")
+    # The main thread gives up the right to set it, so that others may.
+    with threadpool_limits():
+        pass
+    yield
+    limit.restore_original_limits()
+
+
+SETTINGS = {"BLAS": (computing.single_threaded_blas, blas_threads), "log": (lambda: quiet(50), lambda: logger.level)}
+if grid.TaskIdentity:
+    SETTINGS["run"] = (lambda: grid.identity(7), grid._identity)
+
+
+@pytest.mark.parametrize(("block", "read"), SETTINGS.values(), ids=SETTINGS)
+def test_what_a_run_sets_in_its_process_lasts_as_long_as_one_thread_needs_it(block, read, two_blas_threads):
+    """Two runs at a time, of which the first is the shorter one: bits, log and messages of the other do not change."""
+    before, theirs = read(), block()
+    with ThreadPoolExecutor(1) as other, ExitStack() as mine:
+        mine.enter_context(block())
+        inside = read()
+        with block():
+            other.submit(theirs.__enter__).result()
+        mine.close()
+        assert other.submit(read).result() == inside != before
+        other.submit(theirs.__exit__, None, None, None).result()
+    assert read() == before
 
 
 @pytest.mark.parametrize("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
