@@ -290,6 +290,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
 
 
+def are_numbers(value: Any) -> bool:
+    """Whether a metric is a finite number, or a list of them."""
+    return all(map(is_number, value if isinstance(value, list) else [value]))
+
+
 # --- questions --------------------------------------------------------------------------------------------------------
 
 

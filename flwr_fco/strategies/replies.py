@@ -22,7 +22,7 @@ from flwr_fco.core.logs import logger, printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import Inbox, decode_uplink, is_number
+from flwr_fco.messages.records import Inbox, are_numbers, decode_uplink, is_number
 from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
@@ -150,9 +150,18 @@ class Round:
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
+        #: By a message's id whom it has asked, where a SuperLink answers for a node that has died.
+        self.asked = dict[str, int]()
         #: Whether clients are asked again before a reply is left out, and why their last one would be.
         self.waits = False
         self.reasons = dict[Node, tuple[str, bool]]()
+
+    def sender(self, message: Message) -> int:
+        """Return whose reply a message is, also if it says that this node has died."""
+        node_id = message.metadata.src_node_id
+        if node_id in self.nodes or not message.has_error():
+            return node_id
+        return self.asked.get(message.metadata.reply_to_message_id, node_id)
 
     def keep(self, asked: Container[int]) -> None:
         """Note who is asked after all."""
@@ -212,7 +221,7 @@ def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, An
     if isinstance(replies, Inbox) and not replies.opened:
         pairs: Iterable[tuple[Node, Any]] = replies.replies
     else:
-        ids = ((message.metadata.src_node_id, message) for message in replies)
+        ids = ((current.sender(message), message) for message in replies)
         pairs = ((current.nodes.get(node_id) or Node(node_id, None), message) for node_id, message in ids)
     for node, said in pairs:
         current.silent.discard(node.node_id)
@@ -321,7 +330,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
             expected = f"expected a name of at most {LONGEST_NAME} printable characters"
             raise ProtocolError(f"it reports a metric {name!r:.100}, {expected}")
-        if not all(map(is_number, value if isinstance(value, list) else [value])):
+        if not are_numbers(value):
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
 
 

@@ -203,6 +203,8 @@ class Run:
             others = [each for each in messages if each.metadata.dst_node_id in silent]
             found += self.grid.send_and_receive(others, timeout=min(self.timeout, max(took, _MOMENT)))
         answered = {each.metadata.src_node_id for each in found}
+        if not answered <= {each.metadata.dst_node_id for each in messages}:
+            self.current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
         for about in [each.metadata for each in messages] if len(answered) < len(messages) or self._silences else ():
             for key in ((about.dst_node_id, ""), (about.dst_node_id, about.message_type)):
                 self._silences[key] = 0 if about.dst_node_id in answered else self._silences[key] + 1

@@ -15,7 +15,7 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, are_numbers, is_number, only
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
@@ -134,7 +134,9 @@ def read_model(
     elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
     if not isinstance(work, FirstOrder) or options._density is not None:
         elapsed = None if options._density is None else 1.0
-    return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
+    # Of a site with one class there is no AUC: that costs this number and not the training.
+    kept = {name: value for name, value in metrics.items() if name == key or are_numbers(value)}
+    return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=kept, pass_through=passed)
 
 
 class Untrained:

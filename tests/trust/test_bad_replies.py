@@ -24,6 +24,7 @@ STEPS = 5
 
 def of_the_superlink(message, reply):
     """A dead SuperNode: the SuperLink answers under its own id; only the message's id tells for whom."""
+    message.metadata.__dict__["_message_id"] = "of partition 1"
     (answer,) = error(5, "Node unavailable")(message, reply)
     answer.metadata.__dict__["_src_node_id"] = 1
     return [answer]
@@ -105,8 +106,7 @@ def test_a_bad_reply_is_left_out_logged_and_counted(name, cls, caplog):
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3, 4)] == [0, 1, 0, 0]
     assert [metrics[r]["num-replies"] for r in (1, 2, 3, 4)] == [7, 6, 7, 7]
     rows = [row for row in result.left_out if row.round > 0]
-    # A SuperLink answers in a dead node's place, which itself is silent.
-    assert [(row.round, row.partition_id, row.kind) for row in rows if row.node_id != 1] == [(2, 1, "train")]
+    assert [(row.round, row.node_id, row.partition_id, row.kind) for row in rows] == [(2, BAD_NODE, 1, "train")]
     said = "; ".join(row.reason for row in rows)
     # What clients with a memory weigh is held against what they said first.
     assert re.search(reason, said) or (cls is FedDAGT and "in its first reply" in said)
@@ -170,12 +170,14 @@ SCHEDULES = [(0.02, True), (1.8, True), (180.0, False), (1e12, False), (1e-12, F
 def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
     def work(message, context):
         odd = context.node_config["partition-id"] == 1 and message.metadata.group_id == "2"
-        return {"local-steps": 10, "elapsed": elapsed if odd else 0.2}
+        # A site may have no AUC: that costs this number, and not its training.
+        return {"local-steps": 10, "elapsed": elapsed if odd else 0.2, "auc": np.nan if odd else 0.5}
 
     app = foreign_app(lambda arrays, *_: {"w": arrays["w"] + 0.3 * (1.0 - arrays["w"])}, metrics=work)
     chosen = FedDualAvg(client="unmodified", client_lr=0.02, work=Steps(10), fraction_evaluate=0.0)
     result = simulated(chosen, app, 3, initial_arrays={"w": np.zeros(3)})
     assert ["elapsed" in row.reason for row in result.left_out] == ([] if fine else [True])
+    assert result.train_metrics_clientapp[2]["auc"] == 0.5
 
 
 def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):

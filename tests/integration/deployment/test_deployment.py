@@ -37,12 +37,6 @@ def reported(deployment, home, *arguments):
     return subprocess.run([command("flwr"), *arguments, "x"], env=environment, cwd=home, **how)
 
 
-def same(arrays, others):
-    assert arrays.keys() == others.keys()
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, others[name])
-
-
 def starts_nothing(deployment, home):
     """Try all that somebody could who has the SuperNodes' address and the CA's certificate."""
     deployment.make_key(7, register=False)
@@ -66,7 +60,7 @@ def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deploym
         starts_nothing(deployment, tmp_path / "stranger")
     arrays, rows, left_out = deployment.run(strategy, strategy=strategy, rounds=1)
     expected, expected_rows = here(strategy, 1, 2)
-    same(arrays, expected)
+    np.testing.assert_equal(arrays, expected)
     assert left_out == []
     assert [row["train/num-replies"] for row in rows] == [row["train/num-replies"] for row in expected_rows] == [2]
     assert os.listdir(deployment.ran) == []
@@ -111,7 +105,7 @@ def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
         deployment.start_node(i, again=True)
     arrays, rows, _ = deployment.run("second", strategy="FedDAGT", rounds=4, checkpoint=saved, resume=True)
     assert "[ROUND 1/4]" not in deployment.log("second")
-    same(arrays, here("FedDAGT", 4, 2)[0])
+    np.testing.assert_equal(arrays, here("FedDAGT", 4, 2)[0])
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
 
 
@@ -189,21 +183,20 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
     arrays, rows, left_out = deployment.ended("run")
     assert [row["round"] for row in rows] == list(range(1, rounds + 1))
     assert rows[-1]["train/num-replies"] == 3
-    # One of two may be back before anybody misses it. For a dead node a SuperLink answers, under its own id.
-    lost = {row[2] for row in left_out if row[1] != 1}
-    assert lost
-    assert lost <= set(nodes)
+    # One of two may be back before anybody misses it, and who is asked again may answer then.
+    assert {row[2] for row in left_out} <= set(nodes)
+    assert left_out or strategy == "DualFL"
     assert all(np.isfinite(array).all() for array in arrays.values())
     if strategy == "DualFL":
         # It needs everyone: a round without somebody is skipped, and those that count are those of the whole run.
         counted = sum(not row["train/skipped"] for row in rows)
-        same(arrays, here(strategy, counted)[0])
+        np.testing.assert_equal(arrays, here(strategy, counted)[0])
 
 
 @pytest.mark.deployment
 def test_bad_answers_are_left_out_as_they_are_in_one_process(deployments, here):
     arrays, rows, left_out = deployments().run("faults", strategy="FedDAGT", rounds=10, faults=0.2)
     expected, expected_rows = here("FedDAGT", 10, faults=0.2)
-    same(arrays, expected)
+    np.testing.assert_equal(arrays, expected)
     assert left_out
     assert [row["train/num-replies"] for row in rows] == [row["train/num-replies"] for row in expected_rows]
