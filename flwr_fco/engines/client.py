@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -414,6 +414,9 @@ def answer(
     if method.memory:
         sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
         after = method.remember(known, memory, sent, moved.elapsed)
+        if not isinstance(after, Mapping) or after.keys() != {*method.memory}:
+            who, named = f"{type(method).__name__}.remember", ", ".join(method.memory)
+            raise ConfigurationError(f"{who} returned {short(after)}; expected arrays by name: {named}")
     if shard is not None:
         sent = {name: shard.sparse(values, plan) for name, values in sent.items()}
         after = after and {name: shard.sparse(values, plan) for name, values in after.items()}

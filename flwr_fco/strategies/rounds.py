@@ -269,13 +269,31 @@ def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -
     """Keep the metrics that a hook of the user's has returned."""
     if found is None:
         return
+    history[number] = metrics_of(found, who, ", or None")
+    logger.info("\t└──> %s", history[number])
+
+
+def metrics_of(found: Any, who: str, otherwise: str) -> MetricRecord:
+    """Return the metrics that a function of the user's has returned.
+
+    Parameters
+    ----------
+    found : Any
+        MetricRecord or mapping of str to number.
+    who, otherwise : str
+        Begin the error, and say what else may be returned.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is something else.
+    """
     if not isinstance(found, Mapping | MetricRecord):
-        raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord, or None")
-    if not isinstance(found, MetricRecord):
-        with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):
-            found = MetricRecord({name: _plain(value) for name, value in found.items()})
-    logger.info("\t└──> %s", found)
-    history[number] = found
+        raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord{otherwise}")
+    if isinstance(found, MetricRecord):
+        return found
+    with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):
+        return MetricRecord({name: _plain(value) for name, value in found.items()})
 
 
 def _why_nothing(run: Run, result: Result) -> str:

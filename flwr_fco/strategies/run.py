@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -150,7 +150,7 @@ class Run:
         self.ledger = kept if memory else None
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
-        self.setting = self.method.setting(self.given, None)
+        self.setting = self.setting_of(self.given, None)
         plan = self.plan_of(self.setting)
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
@@ -241,6 +241,11 @@ class Run:
         # What cannot travel is an error now, not in the first message.
         assert plan.text
         return plan
+
+    def setting_of(self, given: Setting, state: Any) -> Setting:
+        """Return geometry, regularizer, work and rates of a state."""
+        who = f"{type(self.method).__name__}.setting(given, state)"
+        return cast(Setting, checked(who, self.method.setting(given, state), Setting))
 
     def problem_of(self, setting: Setting) -> Problem:
         """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""

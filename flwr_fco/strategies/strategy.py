@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
-from flwr_fco.errors import ConfigurationError, FormError
+from flwr_fco.errors import ConfigurationError, FormError, in_words
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
@@ -33,7 +33,7 @@ from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import EVALUATION
 from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.rounds import Callbacks, run_rounds
+from flwr_fco.strategies.rounds import Callbacks, metrics_of, run_rounds
 from flwr_fco.strategies.run import Run, average_metrics, structure
 from flwr_fco.strategies.unmodified import model_message
 from flwr_fco.work import Epochs, FirstOrder, Minimise
@@ -367,7 +367,9 @@ class CompositeStrategy(Options):
             text = "aggregate_train: round %s is skipped: %s of %s good replies%s"
             logger.warning(text, server_round, len(good), least, why)
         run.number = server_round
-        metrics = {**run.method.metrics(run.problem, run.state), "skipped": int(skipped), **counts}
+        who = f"{type(run.method).__name__}.metrics(problem, state)"
+        own = checked(who, run.method.metrics(run.problem, run.state), Mapping)
+        metrics = {**own, "skipped": int(skipped), **counts}
         run.over = str(metrics.pop("finished", ""))
         metrics |= structure(run.problem.psi, run.problem.layout, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
@@ -377,7 +379,8 @@ class CompositeStrategy(Options):
         if self.certificate_every and server_round % self.certificate_every == 0:
             metrics |= questions.certified(run, run.point)
         before = run.result.train_metrics_clientapp.get(server_round - 1)
-        return run.arrays.copy(), metric_record(_joined(theirs, metrics), before)
+        with in_words(f"{who} holds what is no number", ConfigurationError):
+            return run.arrays.copy(), metric_record(_joined(theirs, metrics), before)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -423,12 +426,8 @@ class CompositeStrategy(Options):
             return {}
         if function is not None:
             contents = [encode_uplink(c) if isinstance(c, Uplink) else c for c in (reply.content for reply in good)]
-            found: Any = function(contents, self.weighted_by_key)
-            if not isinstance(found, Mapping):
-                name = getattr(function, "__name__", repr(function))
-                prefix = f"{name}, which averages the clients' metrics, returned a {type(found).__name__}"
-                raise ConfigurationError(f"{prefix}; expected a MetricRecord or a dict of numbers")
-            return dict(found)
+            who = f"{getattr(function, '__name__', repr(function))}, which averages the clients' metrics,"
+            return {**metrics_of(function(contents, self.weighted_by_key), who, " or a dict of numbers")}
         uplinks = [reply.value for reply in good]
         reports = [{STEPS: up.steps, **up.metrics} for up in uplinks]
         for report, up in zip(reports, uplinks, strict=True):

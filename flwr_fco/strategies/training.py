@@ -127,7 +127,10 @@ def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
     current.foreign = run.nodes.foreign
     current.short = isinstance(run.options.wire, Short) and run.state.round == 0
     run.problem = run.problem._replace(asked=nodes)
-    current.shapes = run.method.shapes(run.problem, run.state)
+    current.shapes = found = run.method.shapes(run.problem, run.state)
+    if not isinstance(found, dict) or not all(isinstance(shape, tuple) for shape in found.values()):
+        prefix = f"{type(run.method).__name__}.shapes returned {short(found)}"
+        raise ConfigurationError(f"{prefix}; expected shapes by name, such as {{'increment': (7,)}}")
     auto = run.problem.plan.wire_dtype == "auto" and not run.options._unmodified
     current.dtype = "float32" if auto and short_wire(run.method, run.problem, run.state) else "float64"
     return _messages(run, nodes, ())
@@ -404,11 +407,11 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
                 given = run.given_without(untrained)
                 if given.layout != problem.layout:
                     # Psi leaves alone what nobody trains, from this very step on.
-                    problem = problem.with_plan(run.plan_of(run.method.setting(given, before)))
+                    problem = problem.with_plan(run.plan_of(run.setting_of(given, before)))
             passed = _averaged_arrays(run, uplinks)
             after = run.method.aggregate(problem, before, Replies(uplinks, momentum or run.mean, run.ledger))
             _check_state(run, before, after)
-            setting = run.method.setting(given, after)
+            setting = run.setting_of(given, after)
             following = run.problem_of(setting)
             stage = setting.stage != run.setting.stage
             if stage:

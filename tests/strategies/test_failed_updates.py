@@ -104,6 +104,10 @@ OTHER = namedtuple("Other", "dual round")
         ("aggregate", lambda state: state._replace(round=0), "expected a DualState whose round is 1"),
         ("retrieve", lambda primal: primal[:-1], r"retrieve returned an array of shape \(6,\); .*\(7,\)"),
         ("retrieve", lambda primal: None, "retrieve returned None; expected an array"),
+        ("metrics", lambda found: None, r"DualAveraging.metrics\(problem, state\)=None .*; expected a Mapping"),
+        ("metrics", lambda found: {"size": "small"}, r"DualAveraging.metrics.* holds what is no number.*'str'"),
+        ("shapes", lambda found: {"increment": 7}, "shapes returned .*; expected shapes by name"),
+        ("setting", lambda found: None, r"setting\(given, state\)=None .*; expected a Setting"),
     ],
 )
 def test_what_is_no_next_state_or_no_model_is_named(function, change, said):

@@ -86,6 +86,8 @@ def test_metrics_of_a_hook_are_the_rounds(metrics, kept):
     result = go(answering(lambda number, arrays, _: (arrays, metrics)), SPARSE)
     np.testing.assert_array_equal(w_of(result), w_of(go(FedDualAvg, SPARSE)))
     assert result.train_metrics_clientapp.get(6) == (kept if kept is None else MetricRecord(kept))
+    averaged = go(FedDualAvg, {**SPARSE, "train_metrics_aggr_fn": lambda *_: metrics or {}})
+    assert (kept or {}).items() <= dict(averaged.train_metrics_clientapp[6]).items()
 
 
 def test_a_round_of_which_nothing_is_kept_is_taken_back():
@@ -177,6 +179,7 @@ REFUSED = {
     "no answer": (hooked("aggregate_train", lambda _: None), DENSE, "Odd.aggregate_train returned .*None.*; expected "),
     "a text": (hooked("aggregate_train", lambda _: ("m", {})), DENSE, "Odd.aggregate_train returned .*; expected "),
     "a number": (hooked("configure_train", lambda _: [1]), DENSE, "Odd.configure_train returned 1 among its messages"),
+    "a metric": (FedDualAvg, {**DENSE, "train_metrics_aggr_fn": lambda *_: {"x": "a"}}, "averages .* are no numbers"),
     "evaluate": (hooked("configure_evaluate", lambda _: [1]), UNMODIFIED, "evaluate returned 1 among its messages"),
 }
 

@@ -378,10 +378,11 @@ def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found):
 def test_what_the_server_half_returns_has_its_type():
     """A strategy of a method with memories does without the option of a ledger."""
     wrong = {"init": ((0.0, 0), r"\(0.0, 0\); expected a NamedTuple"), "downlink": ({}, "{}; expected a Downlink")}
+    wrong["remember"] = (None, "None; expected arrays by name: own")
     for name, (found, said) in wrong.items():
         own = {"name": f"{name}-oddly", name: lambda self, *_, found=found: found}
         kind = type("Odd", (fco.strategies.StepStrategy,), {"algorithm": type("Half", (fco.FedDAGT.algorithm,), own)})
-        refused(rf"Half.{name} returned {said}", run, kind(), clients(), 1)
+        refused(rf"Half.{name} returned {said}", run, kind(), clients(), 1, kind=(ConfigurationError, ClientError))
 
 
 @pytest.mark.parametrize("mods", [[], [lambda *given: given[2](*given[:2])]], ids=["in process", "in messages"])
