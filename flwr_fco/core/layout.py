@@ -367,6 +367,9 @@ class Layout:
 
 # --- patterns of names ------------------------------------------------------------------------------------------------
 
+#: Every array is compared with every pattern.
+_MOST_PATTERNS = 1_000
+
 
 def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str, Any]:
     """Return a copy of a user's mapping.
@@ -383,7 +386,7 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
     Raises
     ------
     ConfigurationError
-        If it is no mapping of shell patterns to such things.
+        If it is no mapping of shell patterns to such things, or one of too many.
     """
     if not isinstance(given, Mapping) or not given:
         raise ConfigurationError(f"{owner}({given!r}): expected a non-empty mapping of shell patterns to {prefix}s")
@@ -392,6 +395,9 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
             raise ConfigurationError(
                 f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and one array's {prefix}"
             )
+    if len(given) > _MOST_PATTERNS:
+        advice = "Write one pattern for many arrays"
+        raise ConfigurationError(f"{owner}: {len(given)} patterns; expected at most {_MOST_PATTERNS}. {advice}")
     return dict(given)
 
 
