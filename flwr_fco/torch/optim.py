@@ -268,6 +268,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
             vector = vectors[name]
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = vector.detach().clone() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
+            if tensor.shape != p.shape:  # PyTorch would spread it over the parameter
+                got = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
+                raise ConfigurationError(f"{got}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=dtype or widest_dtype(p)))
         return values
 
@@ -310,6 +313,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         kinds = {group.get("kind", "an optimiser of PyTorch") for group in saved}
         if kinds != {type(self).__name__}:
             raise ConfigurationError(f"the state is of {sorted(kinds)}; expected one of {type(self).__name__}")
+        names, own = ([group["names"] for group in groups] for groups in (saved, self.param_groups))
+        if names != own:
+            raise ConfigurationError(f"the state is of the parameter groups {names}, these are {own}")
         for group in saved:
             spec = group["regularizer"]
             arrays = {name: tensor.numpy() for name, tensor in spec["arrays"].items()}
@@ -423,6 +429,9 @@ class DualAveraging(CompositeOptimizer):
             One vector per parameter name.
         """
         for group in self.param_groups:
+            if group["momentum"]:
+                prefix = "momentum: a tracker is added to plain gradients"
+                raise ConfigurationError(f"{prefix}; take no momentum with methods that track gradients")
             self._keep(group, "shift", self._vectors(group, shifts))
 
 

@@ -205,6 +205,8 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
         assert all(torch.equal(own, each) for each in theirs)
     assert resumed.elapsed == optimizer.elapsed
     assert {tensor.dtype for tensor in resumed.increments().values()} == {torch.float64}
+    said = r"the state is of the parameter groups .*, these are \[\['0'\]\]"
+    refused(said, kind([nn.Parameter(torch.zeros(3))]).load_state_dict, saved["optimizer"])
     for other in (torch.optim.SGD, ProximalSGD if kind is DualAveraging else DualAveraging):
         refused("the state is of .*; expected one of", resumed.load_state_dict, other(ours.parameters()).state_dict())
 
@@ -224,6 +226,13 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
 )
 def test_arguments_that_cannot_work(change, message):
     refused(message, DualAveraging, **{"params": network().parameters(), "lr": 0.1, **change})
+
+
+def test_a_shift_of_another_shape_or_with_momentum_is_refused():
+    parameters = [("one", nn.Parameter(torch.zeros(2)))]
+    for take in (DualAveraging(parameters).set_shift, DualAveraging(parameters).start_from):
+        refused(r"'one' has shape \[1\], expected \[2\]", take, {"one": torch.zeros(1)})
+    refused("track", DualAveraging(parameters, momentum=0.5).set_shift, {"one": torch.zeros(2)})
 
 
 def test_groups_of_different_rates_have_no_common_time():
