@@ -297,7 +297,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             sites, whose data are frames then, are asked for them in one more message.
         without : str or int, optional
             The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
-            grid a partition id.
+            grid a partition id, or a name of the codebook.
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
             take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
@@ -561,7 +561,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), silent)
         if self.without_ is not None:
-            left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
+            # A codebook names the sites by partition.
+            without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_
+            left_out = reading.place_of(without, [answer.partition for answer in answers])
             answers = [answer for place, answer in enumerate(answers) if place != left_out]
         # The fit is of these and of nobody who comes later.
         grid = SomeNodes(grid, [answer.node_id for answer in answers])

@@ -464,7 +464,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             With a grid, as for :meth:`client_app`; by default those of the codebook.
         without : str or int, optional
             The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
-            grid a partition id.
+            grid a partition id, or a name of the codebook.
         intervals : bool or Intervals, default False
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
             whether the sites agree; they take some more rounds, and a question before the fit

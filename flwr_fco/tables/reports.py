@@ -277,7 +277,7 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Seq
     if is_grid(X):
         names = names_of(getattr(model, "feature_names_in_", None))
         tables = Tables(Described(names, model._names_of_classes()))
-        yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), ()
+        yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
         return
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     other = copy.copy(model)

@@ -520,6 +520,9 @@ def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
     whole = pd.concat(COHORTS, ignore_index=True)
     again = logistic(BOOK).fit(whole, groups=np.repeat(BOOK.sites, 120))
     far, _ = fit_over_a_grid(logistic(BOOK), COHORTS)
+    with grid_of(far, COHORTS) as grid:
+        here = [own["site"] for own in logistic(BOOK).fit(grid, without="Oslo").quality(grid).rows]
+    assert here == [f"site {site}" for site in BOOK.sites]
     for other in (again, far):
         assert_allclose(other.coef_, plain.coef_, rtol=0.0, atol=1e-11)
         assert tuple(other.feature_names_in_) == BOOK.features
