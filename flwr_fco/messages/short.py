@@ -311,7 +311,8 @@ def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: S
 # --- at the client ----------------------------------------------------------------------------------------------------
 
 
-class ShortMod(NamedTuple):
+@dataclass(frozen=True)
+class ShortMod:
     """Flower's mod that reads and writes short messages; other processes can be sent it."""
 
     max_parameters: int = 100_000_000

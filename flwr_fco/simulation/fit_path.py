@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -501,6 +501,6 @@ def fit_path(
     >>> [point.nonzero for point in path.points]
     [0, 2, 2, 2]
     """
-    runs: Any = StrengthPath(strategy, num_strengths, ratio, strengths, validate, cv)
+    runs = StrengthPath(strategy, num_strengths, ratio, strengths, validate, cv)
     given: dict[str, Any] = {"num_nodes": num_nodes, "num_rounds": num_rounds, "initial_arrays": initial_arrays}
-    return cast(PathResult, simulate(runs, client_app, on_interrupt="raise", **given, **options))
+    return simulate(runs, client_app, on_interrupt="raise", **given, **options)

@@ -301,6 +301,6 @@ class InProcessGrid(Grid):
         self, error: BaseException, node_id: int, number: str, kind: str, *, foreign: bool = False, short: bool = False
     ) -> ClientError:
         where = f"node {node_id} (partition {self.partition_ids[node_id]})"
-        text = f"{where} raised {type(error).__name__} in round {number or '?'} ({kind}): {error}"
+        text = f"{where} raised {type(error).__name__}{number and f' in round {number}'} ({kind}): {error}"
         text += advice_on(f"{type(error).__name__}: {error}", foreign=foreign, short=short)
         return ClientError(text, node_id, number)

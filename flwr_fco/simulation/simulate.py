@@ -6,12 +6,11 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.graph import Graph
@@ -22,17 +21,24 @@ from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, short, take
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
 from flwr_fco.simulation.ray_grid import RayGrid
-from flwr_fco.strategies.strategy import CompositeStrategy
 
 #: Number of nodes from which on the answers of a round are many objects.
 _MANY = 256
 #: Options of Ray that are as if they were not given.
 _WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+_Found = TypeVar("_Found", covariant=True)
+
+
+class Startable(Protocol[_Found]):
+    """A strategy, by what its `start` returns: of this package's a result with rows and tables, of Flower's its own."""
+
+    @property
+    def start(self) -> Callable[..., _Found]: ...
 
 
 def simulate(
-    strategy: Strategy,
+    strategy: Startable[_Found],
     client_app: ClientApp,
     *,
     num_nodes: int,
@@ -54,7 +60,7 @@ def simulate(
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
     **start_options: Any,
-) -> Result:
+) -> _Found:
     """Run a strategy with its clients in this process, or on a Ray cluster.
 
     The same Strategy and ClientApp run unchanged in Flower's simulation and in a deployment, with bit-identical
@@ -105,8 +111,8 @@ def simulate(
 
     Returns
     -------
-    flwr.serverapp.strategy.Result
-        ``arrays`` holds the final primal model; metrics are stored by round.
+    Result
+        Of ``strategy.start``. ``arrays`` holds the final primal model; metrics are stored by round.
 
     Raises
     ------
@@ -174,16 +180,16 @@ def simulate(
         if on_interrupt == "raise":
             raise
         logger.warning("simulate: %s; this is the result so far", stop)
-        return cast(Result, stop.result)
+        return cast(_Found, stop.result)
     except KeyboardInterrupt:
         # The second Ctrl-C, while a run that was interrupted saves itself; or a strategy of Flower's.
-        kept = isinstance(strategy, CompositeStrategy) and strategy.result is not None
+        kept = getattr(strategy, "result", None) is not None
         prefix = "the result so far is the strategy's `result`" if kept else "the result so far is lost"
         raise KeyboardInterrupt(f"{type(strategy).__name__} was interrupted: {prefix}") from None
     if found is None:
         prefix = f"{type(strategy).__name__}.start returns None; expected a Result"
         raise ConfigurationError(f"{prefix}: return what super().start(...) does")
-    return cast(Result, found)
+    return cast(_Found, found)
 
 
 def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) -> EvaluateFunction | None:
@@ -284,7 +290,7 @@ def _called(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
-def _check_samples(strategy: Strategy, num_nodes: int) -> None:
+def _check_samples(strategy: Any, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
     mixing = getattr(strategy, "mixing", None)
     name = type(strategy).__name__
