@@ -148,7 +148,7 @@ def _root(v, weights, radius, absolute, base, least, start):  # type: ignore[no-
         step = (total - radius) / square
         if count == before or (before >= 0.0 and step <= 0.0):
             # Where rounding alone has dropped a heavy entry, the others say nothing of what is left.
-            return tau, step if count > 0.0 and (count == before or step > -1e-12 * abs(tau)) else 0.0
+            return tau, step if square > 0.0 and (count == before or step > -1e-12 * abs(tau)) else 0.0
         tau = max(tau + step, least)
         before = count
         if _FEW * count < v.size:

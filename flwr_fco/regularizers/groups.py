@@ -87,7 +87,7 @@ class Grouped(Regularizer):
                 with np.errstate(over="ignore"):
                     limits = step * strengths / unit
                 grouped(v / unit, step * l1 / unit, groups, limits, out)
-                out *= unit
+                scale(out, unit, out)
 
         return solve
 

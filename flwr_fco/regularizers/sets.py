@@ -107,9 +107,10 @@ class L2Ball(Regularizer):
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         unit, root = norm_of(v)
-        # An infinite one has no projection.
-        factor = 1.0 if root <= self.radius / unit else self.radius / root if math.isfinite(root) else math.nan
-        scale(v if unit == 1.0 or factor == 1.0 else v / unit, factor, out)
+        if root <= self.radius / unit:
+            scale(v, 1.0, out)
+        else:  # an infinite one has no projection
+            scale(v if unit == 1.0 else v / unit, self.radius / root if math.isfinite(root) else math.nan, out)
 
     def conjugate(self, u: Array) -> float:
         return self.radius * math.prod(norm_of(u))
