@@ -132,8 +132,8 @@ class NewtonState(NamedTuple):
         1.0 if no step decreases the objective by more than its rounding error.
     round : int
         Number of successful rounds.
-    pairs, gradient, smoothness : ndarray of float64, shapes (2, k, d) and (d,), and float
-        Of :mod:`.quasi_newton`: moves and changes of the gradient, the gradient at the point, and sum_m p_m L_m.
+    pairs, gradient : ndarray of float64, shapes (2, k, d) and (d,)
+        Of :mod:`.quasi_newton`: moves and changes of the gradient, and the gradient at the point.
     """
 
     point: Vector
@@ -157,7 +157,6 @@ class NewtonState(NamedTuple):
     round: int = 0
     pairs: Matrix = NOTHING
     gradient: Vector = NOTHING
-    smoothness: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +183,6 @@ class ProximalNewton(Algorithm):
     name, reads = "proximal_newton", "everyone"
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
     discloses: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives", "block": "derivatives"}
-    #: Whether a block's diagonal is held against the curvature of its loss.
-    bounded: ClassVar[bool] = True
     #: Steps in a row that neither lower the objective's digits nor halve the gap, after which none will.
     patience: ClassVar[int] = 1
 
@@ -254,7 +251,7 @@ class ProximalNewton(Algorithm):
         """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
         vectors = asking.checked(problem.layout, state, uplink, self.tolerance)
         if "block" in vectors:
-            count = state.trial.size - num_intercepts(problem.layout) if self.bounded else None
+            count = state.trial.size - num_intercepts(problem.layout)
             check_hessian(unpacked(vectors["block"]), _set_of(state), vectors, count)
 
     def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:

@@ -5,9 +5,9 @@ Hessian is approximated by
 
     B = sigma I + sum_i y_i y_i' / s_i'y_i - b_i b_i' / s_i'b_i,    b_i = B_i s_i,
 
-B_i that of the pairs before (BFGS). sigma is at first sum_m p_m L_m, a bound for the pooled loss; then s'y / s's of the
-last pair, or where psi has no kink and no bound y'y / s'y, which is larger: with it an l1 norm's coordinates enter
-slowly (two to five times the rounds on wide data), and without it a ridge's steps are too long (four times).
+B_i that of the pairs before (BFGS). sigma is at first that of Polyak's step; then s'y / s's of the last pair, or where
+psi has no kink and no bound y'y / s'y, which is larger: with it an l1 norm's coordinates enter slowly (two to five
+times the rounds on wide data), and without it a ridge's steps are too long (four times).
 
 All else are the steps of :mod:`.method`: the model with B in place of the block is minimised on the working set, or of
 a smooth psi on all coordinates, by one solution of a system as small as the pairs are many. A step that is too long is
@@ -27,16 +27,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Client, Memory, Moved, Problem, Sent, To
+from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, Known
 from flwr_fco.algorithms.newton.method import Block, ProximalNewton
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import Downlink, Uplink
-from flwr_fco.objectives.base import probed_curvature
+from flwr_fco.messages.protocol import Downlink
 
 #: Pairs that are kept for a smooth psi and for another one, and for a large model; the numbers that they may take.
 _SMOOTH = 20
@@ -68,16 +66,7 @@ class QuasiNewton(ProximalNewton):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return loss and gradient at the server's point; at first also what never changes."""
-        w = downlink.vectors["primal"]
-        objective = client.objective
-        first = bool(downlink.numbers["first"])
-        sent = asking.answer(objective, w, first)
-        if first:
-            try:
-                smoothness = objective.lipschitz()
-            except ConfigurationError:
-                smoothness = probed_curvature(objective, w)
-            sent["smoothness"] = np.array([smoothness])
+        sent = asking.answer(client.objective, downlink.vectors["primal"], bool(downlink.numbers["first"]))
         return asking.shortened(sent), Moved(None, 1)
 
     def init(self, problem: Problem, primal: Vector) -> Any:
@@ -92,25 +81,20 @@ class QuasiNewton(ProximalNewton):
 
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient and terms; of the first round also of what never changes."""
-        shapes = super().shapes(problem, state) | ({"smoothness": (1,)} if state.population < 0.0 else {})
-        del shapes["block"]
-        return shapes
-
-    def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
-        super()._check(problem, state, uplink)
-        if "smoothness" in uplink.vectors and not uplink.vectors["smoothness"][0] >= 0.0:
-            raise ProtocolError(f"its smoothness is {uplink.vectors['smoothness'][0]:.3g}; expected a number >= 0")
+        return {name: shape for name, shape in super().shapes(problem, state).items() if name != "block"}
 
     def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step or a shorter one, with what the exchange has shown of the Hessian."""
         gradient = replies.sum("gradient")
         if state.population < 0.0:
-            state = state._replace(smoothness=mean_smoothness(replies), pairs=np.zeros_like(state.pairs))
+            state = state._replace(pairs=np.zeros_like(state.pairs))
         elif asking.population_of(replies) == state.population:
             move = state.trial - state.point
             change = gradient - state.gradient
-            if move @ change > _FLAT * (move @ move) * state.smoothness:
-                pairs = np.concatenate([state.pairs[:, 1:], np.stack([move, change])[:, None]], axis=1)
+            if move @ change > _FLAT * float(np.linalg.norm(move) * np.linalg.norm(change)):
+                # A shorter step has the direction of the one before, and the curvature next to the point.
+                kept = state.pairs[:, :-1] if state.step < 1.0 else state.pairs[:, 1:]
+                pairs = np.concatenate([kept, np.stack([move, change])[:, None]], axis=1)
                 state = state._replace(pairs=pairs)
         after = self._step(problem, state, replies, Block(np.flatnonzero(state.mask), NOTHING))
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
@@ -121,14 +105,17 @@ class QuasiNewton(ProximalNewton):
         """Return the minimiser of the model with B, and the gradient there."""
         smooth = penalty.smooth
         start = x.copy()
-        sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], state.smoothness, smooth)
+        # Of Polyak's step, if there is no pair: no smaller curvature allows such a slope above the least loss.
+        left = known.reported.loss - known.reported.least
+        steepest = float(gradient @ gradient) / (2.0 * left) if left > 0.0 else 0.0
+        sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], steepest, smooth)
         if smooth:
             diagonal = sigma + penalty.terms[1]
             both = np.concatenate([plus, minus])
             slope = gradient + penalty.terms[1] * x
             signs = np.diag(np.r_[np.ones(len(plus)), -np.ones(len(minus))])
             inner = signs + (both / diagonal) @ both.T
-            x = x - (slope - both.T @ np.linalg.solve(inner, both @ (slope / diagonal))) / diagonal
+            x = x - (slope - both.T @ np.linalg.lstsq(inner, both @ (slope / diagonal))[0]) / diagonal
         else:
             on = block.on
             hessian = sigma * np.eye(on.size) + plus[:, on].T @ plus[:, on] - minus[:, on].T @ minus[:, on]
@@ -165,16 +152,10 @@ def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) 
     minus = np.zeros_like(changes)
     for i, move in enumerate(moves):
         own = sigma * move + (plus[:i] @ move) @ plus[:i] - (minus[:i] @ move) @ minus[:i]
-        minus[i] = own / math.sqrt(float(own @ move))
+        curved = float(own @ move)
+        if curved > 0.0:
+            minus[i] = own / math.sqrt(curved)
+        else:
+            # It is rounding beside the curvature of other pairs.
+            plus[i] = 0.0
     return sigma, plus, minus
-
-
-def mean_smoothness(replies: Replies) -> float:
-    """Return the mean Lipschitz constant of a round's replies, of which each counts as ten times the median at most.
-
-    A larger one is seen in the next exchange, and a single client's would end the run at steps of nothing.
-    """
-    claims = [(float(uplink.vectors["smoothness"][0]), uplink.weight) for uplink in replies]
-    median = sorted(claim for claim, _ in claims)[(len(claims) - 1) // 2]
-    most = LARGEST_CLAIM * median if median > 0.0 else math.inf
-    return math.fsum(weight * min(claim, most) for claim, weight in claims)

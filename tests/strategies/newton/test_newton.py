@@ -23,7 +23,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson, SiteIntercept
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, GroupLasso, L2Squared, NonNegative, SparseGroupLasso, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import fit_path
@@ -97,13 +97,13 @@ def test_at_the_largest_strength_the_gap_is_that_of_the_intercept():
     assert numbers(result, "duality-gap")[0] >= np.log(2.0) - null > 0.01
 
 
-@pytest.mark.parametrize(("psi", "hessian"), [(L1(0.01), "block"), (L2Squared(1e-4), "none")])
-def test_a_step_is_halved_where_a_whole_one_would_go_up(psi, hessian):
+@pytest.mark.parametrize(("psi", "hessian", "begin"), [(L1(0.01), "block", -6.0), (L2Squared(1e-4), "none", 6.0)])
+def test_a_step_is_halved_where_a_whole_one_would_go_up(psi, hessian, begin):
     """From far away on one coordinate the Hessian is small, and a whole step too long."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 1))
     objectives = [Logistic(features, features[:, 0] + 0.3 * rng.normal(size=40) > 0.0)]
-    start = {"coefficients": np.array([-6.0]), "intercept": np.array([3.0])}
+    start = {"coefficients": np.array([begin]), "intercept": np.array([-0.5 * begin])}
     result, _ = solved(objectives, psi, hessian=hessian, start=start, rounds=100)
     values = numbers(result, "objective")
     assert min(numbers(result, "step")) < 1.0
@@ -211,6 +211,12 @@ def test_features_in_other_units_leave_no_site_out():
     assert numbers(result, "duality-gap")[-1] <= 1e-8
     assert not result.left_out
     assert run_of(strategy).state.round == len(result.train_metrics_clientapp)
+
+
+@pytest.mark.parametrize("unit", [1e-4, 1e4])
+def test_without_blocks_features_are_in_any_unit(unit):
+    objectives = [Poisson(unit * own.features, own.targets) for own in sites("poisson")]
+    certified(objectives, L1(0.05 * unit), hessian="none", rounds=500)
 
 
 def test_an_exact_fit_leaves_no_site_out():
