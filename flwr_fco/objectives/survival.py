@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -362,12 +361,8 @@ def as_strata(strata: ArrayLike, num_examples: int) -> tuple[list[Any], NDArray[
     given = design.with_rows("strata", np.asarray(strata, dtype=object), (num_examples,)).tolist()
     if any(is_missing(label) for label in given):
         raise ConfigurationError("strata hold a label that is missing; give such rows a stratum, or leave them out")
-    try:
-        labels = list(dict.fromkeys(given))
-    except TypeError as error:
-        raise ConfigurationError(f"strata hold what is no label: {error}; expected texts or numbers") from error
-    with suppress(TypeError):  # Numbers beside texts have no order.
-        labels.sort()
+    # Numbers beside texts have no order.
+    labels = sorted(dict.fromkeys(given), key=lambda label: (isinstance(label, str), label))
     codes = {label: code for code, label in enumerate(labels)}
     return labels, np.array([codes[label] for label in given])
 

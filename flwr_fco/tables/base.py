@@ -26,7 +26,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
-from flwr_fco.messages.protocol import Answer, Described, Question
+from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives import Linear, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
@@ -44,7 +44,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_masses, connected, first, first_answers
+from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_masses, connected, first_answers
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -494,7 +494,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             X, y = validate_data(self, own.features, self._targets(own.y), reset=reset, **checks)
             if y.dtype == object and any(map(is_missing, y.tolist())):
                 raise ValueError("y has labels that are missing")
-            reading.refuse_large(X, self._names(X.shape[1]), y)
             return own._replace(features=X, y=y, weights=reading.row_weights(own.weights, X))
         except (TypeError, ValueError) as error:
             if not named:
@@ -530,13 +529,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         self._sites = [own.site for own in clients]
         names = [own.name for own in clients]
-        point = {"primal": np.zeros(objectives[0].layout.size)}
-        answers = list[Answer]()
-        for m, own in enumerate(objectives):
-            said = first(Question("first", own.layout, point), own)
-            answers.append(said._replace(partition=m, examples=float(own.num_examples)))
+        start = self._start(d, outputs)
         # The rows are here, and their columns have been compared.
-        return Sites(grid, self._start(d, outputs), self._timeout, Tables(settled=True), names, answers)
+        tables = Tables(settled=True)
+        answers = first_answers(grid, start, self._timeout, tables, len(clients))
+        return Sites(grid, start, self._timeout, tables, names, answers)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
         """Return what the sites of a grid say of their tables, and then first."""
@@ -557,9 +554,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = tables or self._tables_at(grid, names_of(names))
         tables.compare(d)
         start = self._start(d, outputs)
-        answers, silent = first_answers(grid, start, self._timeout, tables, self.num_clients)
-        if len(answers) < self.num_clients:
-            raise self._too_few(len(answers), silent)
+        answers = first_answers(grid, start, self._timeout, tables, self.num_clients)
         if self.without_ is not None:
             # A codebook names the sites by partition.
             without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_
@@ -570,8 +565,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         called = [self._site_of(answer.partition) for answer in answers]
         check_masses(answers)
         sites = Sites(grid, start, self._timeout, tables, called, answers)
-        if self.standardize:
-            sites.check_scales(names or range(d))
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
         if names:
@@ -589,10 +582,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return the name of a site."""
         return f"partition {partition}" if self.codebook is None else self.codebook.name_of(partition)
 
-    def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
-        prefix = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
-        return ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
-
     @property
     def _own_levels(self) -> bool:
         """Whether each client has a level of its own, which takes up what is constant there."""
@@ -608,9 +597,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
         tables = Tables(Described(names, self._names_of_classes()))
         failed = tables.ask(grid, nodes, self._timeout)
-        if len(nodes) - len(failed) < self.num_clients:
-            why = [f"{self._site_of(node.partition_id)}: {reason}" for node, reason in failed.items()]
-            raise self._too_few(len(nodes) - len(failed), why)
+        why = [f"{self._site_of(node.partition_id)}: {reason}" for node, reason in failed.items()]
+        check_count(len(nodes) - len(failed), self.num_clients, why)
         return tables
 
     def _named_tables(self, grid: Any) -> Tables:

@@ -17,7 +17,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.design import dense, moments
@@ -36,8 +36,6 @@ _SHOWN_SITES = 8
 #: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
 _WILD = 15.0
 _FAR = 10.0
-#: Entries of a table, which is looked at as a dense one.
-_LARGEST = 10**8
 _QUARTILES = (0.25, 0.5, 0.75)
 #: How many times the rows of a quartile's mean a column needs: of fewer, differences of sums are single rows.
 _APART = 4
@@ -95,14 +93,10 @@ def description(question: Question, objective: Any) -> Answer:
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
-    shape = objective.features.shape
-    if shape[0] * shape[1] > _LARGEST:
-        prefix = f"the server asks for a Table 1 of {shape[1]} columns, too many for this site's rows"
-        raise PublicError(f"{prefix}; describe fewer, or fit without a description")
     is_times = isinstance(objective, CoxRegression)
     limits = facts.disclosure
     # Not about the centre of a fit that has not ended.
-    objective.shift(np.zeros(shape[1]))
+    objective.shift(np.zeros(objective.features.shape[1]))
     rows = dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)

@@ -65,13 +65,9 @@ _SEPARABLE = 1e6
 _ROWS = 2
 #: Variance of a column that is constant.
 _CONSTANT = 1e-14
-#: Square of the last Newton step, in standard errors, that is left to one step.
-_SOLVED = 1e-8
 #: Residual squares that are rounding: relative to those of the model, and to those of 0.
 _EXACT = 1e-13
 _ROUNDING = 1e-24
-#: Numbers of sites' Hessians that are unpacked at a time.
-_TOGETHER = 2**24
 #: Information of a site on a column, and of a contrast of sites, relative to others, that is rounding.
 _SINGULAR = 1e-9
 #: Sweeps of a lasso, its precision, and how often the noise is estimated.
@@ -242,19 +238,13 @@ def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -
     Raises
     ------
     ConfigurationError
-        If the Hessian is singular, or the point is no minimiser.
+        If the Hessian is singular.
     """
     inverse = invertible(sums.hessian, names)
-    step = inverse @ sums.gradient
-    left = sums.rows * float(sums.gradient @ step)
-    if not left <= _SOLVED:
-        raise ConfigurationError(
-            f"the unpenalised fit has not ended: its last step is of {math.sqrt(max(left, 0.0)):.3g} standard errors. "
-            "If a column separates the classes without error, leave it out"
-        )
     how = "unpenalised fit, inverse of the Hessian"
     likelihood = -sums.total * sums.loss
-    found = Estimates(sums.point - step, inverse / sums.total, math.inf, how, 1.0, inverse, likelihood)
+    point = sums.point - inverse @ sums.gradient
+    found = Estimates(point, inverse / sums.total, math.inf, how, 1.0, inverse, likelihood)
     factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
     return _clustered(found, sums, factor, len(names))
 
@@ -341,47 +331,41 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     whole = found.inverse / sums.total
     move = -found.inverse @ sums.gradient
     noise = 1.0 if robust else found.noise
-    parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
-    for indices in np.array_split(np.arange(columns.size), parts):
-        rows = _rows_of(blocks, columns[indices], move.size)
-        slopes = gradients[:, columns[indices]] + rows @ move
+    together = unpacked(np.sum(meats, axis=0))[: move.size, : move.size] if robust else None
+    for place, j in enumerate(columns.tolist()):
+        rows = _rows_of(blocks, j)[:, : move.size]
+        slopes = gradients[:, j] + rows @ move
         own = rows
-        crossed = np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
-        if robust:
-            together = unpacked(np.sum(meats, axis=0))[: move.size, : move.size]
-            own = _rows_of(meats, columns[indices], move.size)
-            mixed = np.einsum("ajk,kl,bjl->jab", rows, whole, own, optimize=True)
-            crossed = (
-                mixed
-                + mixed.swapaxes(1, 2)
-                - np.einsum("ajk,kl,bjl->jab", rows, whole @ together @ whole, rows, optimize=True)
-            )
-        for k, place in enumerate(indices):
-            curved = own[:, k, columns[place]]
-            on = np.flatnonzero(curved > _SINGULAR * curved.max())
-            if on.size < 2:
-                continue
-            units = np.sqrt(curved[on])
-            values, vectors = np.linalg.eigh(np.eye(on.size) - crossed[k][np.ix_(on, on)] / np.outer(units, units))
-            kept = values > _SINGULAR
-            s = vectors.T @ (slopes[on, k] / units)
-            statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / noise
-            degrees[place] = np.count_nonzero(kept)
+        crossed = rows @ whole @ rows.T
+        if together is not None:
+            own = _rows_of(meats, j)[:, : move.size]
+            mixed = rows @ whole @ own.T
+            crossed = mixed + mixed.T - rows @ whole @ together @ whole @ rows.T
+        curved = own[:, j]
+        on = np.flatnonzero(curved > _SINGULAR * curved.max())
+        if on.size < 2:
+            continue
+        units = np.sqrt(curved[on])
+        values, vectors = np.linalg.eigh(np.eye(on.size) - crossed[np.ix_(on, on)] / np.outer(units, units))
+        kept = values > _SINGULAR
+        s = vectors.T @ (slopes[on] / units)
+        statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / noise
+        degrees[place] = np.count_nonzero(kept)
     return statistic, degrees, np.asarray(stats.chi2.sf(statistic, np.maximum(degrees, 1.0)))
 
 
-def _rows_of(triangles: Sequence[Vector], columns: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """Return some rows of packed matrices, shape (number of matrices, number of rows, size)."""
-    return np.array([unpacked(own)[columns, :size] for own in triangles])
+def _rows_of(triangles: Sequence[Vector], row: int) -> Matrix:
+    """Return a row of each of some packed matrices, shape (number of matrices, size)."""
+    order = math.isqrt(2 * triangles[0].size)
+    others = np.arange(order)
+    low, high = np.minimum(others, row), np.maximum(others, row)
+    return np.array([own[low * order - low * (low + 1) // 2 + high] for own in triangles])
 
 
 def _remaining(sums: Sums, loss: float) -> float:
     """Return the loss of a fit, if it is more than rounding."""
     w = sums.point
     at_zero = sums.loss - float(sums.gradient @ w) + 0.5 * float(w @ sums.hessian @ w)
-    if loss < -_EXACT * max(sums.loss, at_zero):
-        prefix = "the clients' sums contradict each other"
-        raise ConfigurationError(f"{prefix}: the mean square at their minimum is {2.0 * loss:.3g}")
     if not loss > max(_EXACT * sums.loss, _ROUNDING * at_zero):
         prefix = "the targets are a linear function of the features, or constant"
         raise ConfigurationError(f"{prefix}: without noise there are no standard errors")

@@ -25,13 +25,12 @@ from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
-from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES, Intervals
 from flwr_fco.tables.quality import Curves, curves_of
 from flwr_fco.tables.reading import Client, as_table
 from flwr_fco.tables.reports import asked_of, class_names
-from flwr_fco.tables.sites import TIMEOUT, Sites
+from flwr_fco.tables.sites import TIMEOUT
 
 
 @refusing
@@ -840,12 +839,6 @@ class FederatedCoxRegression(Federated):
         times, events, entry, strata = y.T
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
-    def _strategy(self, psi: Regularizer, sites: Sites) -> Any:
-        if not any(own.numbers["loss"] > 0.0 for own in sites.answers):
-            prefix = "there is no event at which anybody else of the same client and stratum is at risk"
-            raise ConfigurationError(f"{prefix}, so there is nothing to fit; events are 1 and censored rows 0")
-        return super()._strategy(psi, sites)
-
 
 def _undated(given: Any) -> Any:
     """Return dates and spans in microseconds, whatever their resolution is, and anything else as it is."""
@@ -859,8 +852,6 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
     names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
     if not names:
         return list(np.atleast_2d(array.T)) if array.ndim else [], {}, f"an array of shape {array.shape}"
-    if len(set(names)) < len(names):
-        return [], {}, f"the fields {names}"
     fields = {name: _undated(np.asarray(y[name])) for name in names}
     more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"
@@ -887,7 +878,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     Raises
     ------
     ConfigurationError
-        If `result` has no arrays, the objective is not one of these three, or the arrays or number of classes differ.
+        If the objective is not one of these three, or the arrays or the number of classes differ.
 
     Examples
     --------
@@ -898,9 +889,6 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
     array([7.])
     """
-    if not hasattr(result, "arrays"):
-        prefix = f"result is a {type(result).__name__}"
-        raise ConfigurationError(f"{prefix}; expected what `start` or `simulate` returned, with `arrays`")
     known = isinstance(objective, LeastSquares | Logistic | MultinomialLogistic)
     if not known or isinstance(objective, TraceRegression):
         prefix = f"{type(objective).__name__} has no estimator"
@@ -914,8 +902,6 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     coefficients = arrays["coefficients"]
     intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
     if isinstance(objective, LeastSquares):
-        if classes is not None:
-            raise ConfigurationError("classes is given, but least squares have none; leave it out")
         regression = LinearRegression(fit_intercept="intercept" in arrays)
         regression.coef_ = coefficients
         regression.intercept_ = float(intercept[0])

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives.design import dense, is_sparse, refuse_text
+from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.tables.codebook import Codebook
 
@@ -118,12 +118,6 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
                 f"{own.name} has the columns {listed(names) or 'of an array'}, {here.name} has "
                 f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
                 "parts the columns that they have in common"
-            )
-        numbered = [list(getattr(part, "columns", [])) for part in (here.features, features)]
-        if not names and not first and all(numbered) and numbered[0] != numbered[1]:
-            raise ConfigurationError(
-                f"{own.name} and {here.name} have other columns, and their names are no texts, by which they could be "
-                "ordered; expected the same columns in the same order"
             )
         found.append(own._replace(features=features if names == first else features[first]))
     return found
@@ -268,20 +262,7 @@ def read_site(
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise PublicError(missing_in(features, own.y, names) or "X has entries that are no numbers") from error
-    refuse_large(rows, names, own.y)
     return own._replace(features=rows), names
-
-
-def refuse_large(rows: Any, names: Any, targets: Any) -> None:
-    """Refuse columns, and targets, with numbers whose squares are none, by their names."""
-    large = np.flatnonzero(dense(abs(rows).max(axis=0)) > _LARGEST).tolist() if np.size(rows) else []
-    columns = [f"{names[j]}" if names is not None else f"x{j}" for j in large]
-    y = np.asarray(targets)
-    if y.dtype.kind == "f" and (abs(y.astype(np.float64)) > _LARGEST).any():
-        columns.append("y")
-    if columns:
-        prefix = f"{listed(columns)} has a number above {_LARGEST:g}"
-        raise PublicError(f"{prefix}. Look at the largest ones; or take another unit")
 
 
 def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:
@@ -328,32 +309,28 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     Raises
     ------
     ConfigurationError
-        If there would be a third class that no client has beside the other two, or names that no client has beside
-        each other differ in case or spaces only.
+        If there would be a class more because of it: of labels that no client has beside each other, and that are -1
+        and 0 beside 1, or differ in case or spaces only.
     """
-    held = {site: set(own.tolist()) for site, own in labels.items()}
+    held = {site: dict.fromkeys(own.tolist()) for site, own in labels.items()}
     texts = {site: any(isinstance(label, str) for label in own) for site, own in held.items()}
     here = next(iter(held))
-    for site in held:
+    signs = set[Any]().union(*held.values()) == {-1, 0, 1}
+    codings: dict[Any, list[tuple[str, Any]]] = {}
+    for site, own in held.items():
         if texts[site] != texts[here]:
             raise ConfigurationError(f"{site} has other labels than {here}: texts and numbers; expected one kind")
-    spellings: dict[str, list[tuple[str, Any]]] = {}
-    for site, own in held.items():
-        for label in sorted(own) if all(isinstance(label, str) for label in own) else []:
-            spellings.setdefault(label.strip().casefold(), []).append((site, label))
-    for (first, one), *others in spellings.values():
+        for label in own:
+            key = label.strip().casefold() if isinstance(label, str) else max(label, 0) if signs else label
+            codings.setdefault(key, []).append((site, label))
+    for (first, one), *others in codings.values():
         for second, other in others:
-            if one != other and not any({one, other} <= own for own in held.values()):
-                prefix = (
-                    f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class"
+            if one != other and not any({one, other} <= own.keys() for own in held.values()):
+                raise ConfigurationError(
+                    f"{first} has labels {one!r}, {second} has labels {other!r}, and none has both: these are two "
+                    "codings of one class. Write it in the same way at every client; three classes need names, such as "
+                    "'low'"
                 )
-                raise ConfigurationError(f"{prefix}. Write it in the same way at every client")
-    if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
-        first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
-        raise ConfigurationError(
-            f"{first} has labels 0, {second} has labels -1, and none has both: these are two codings of two classes. "
-            "Code them in the same way at every client; three classes need names, such as 'low'"
-        )
 
 
 def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -423,9 +400,8 @@ def row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-#: Columns named in an error, and the largest number that may be squared.
+#: Columns named in an error.
 _NAMED = 5
-_LARGEST = 1e150
 
 
 def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
@@ -471,7 +447,7 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
 
 
 def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
-    """Return the entry of each name, 1 without one; one of the name itself is before that of a pattern."""
+    """Return the entry of each name, 1 without one: that of the name itself, or of the first pattern that fits it."""
     patterns = {
         key: [name for name in names if fnmatch.fnmatchcase(name, str(key))] for key in given if key not in set(names)
     }
@@ -484,10 +460,7 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     found: dict[str, Any] = {}
     for key, those in patterns.items():
         for name in those:
-            # In a tuple, as NaN is refused by itself.
-            if name not in given and found.setdefault(name, given[key]) not in (given[key],):
-                prefix = f"penalty_factor={given!r} has patterns with two factors of feature {name}"
-                raise ConfigurationError(f"{prefix}; name it itself")
+            found.setdefault(name, given[key])
     return [given.get(name, found.get(name, 1.0)) for name in names]
 
 

@@ -18,7 +18,7 @@ from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable, quiet
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective
@@ -36,8 +36,7 @@ TIMEOUT = 600.0
 #: unequal, whether columns are dense, and these columns' means, variances, and variances within strata.
 _NUMBERS = ("loss", "mass", "weighted", "dense")
 _COLUMNS = ("means", "variances", "within")
-#: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
-_UNITS = 5.0
+#: Ratio of a mean weight to the sites' median.
 _HEAVIEST = 10.0
 #: Rows below which two sites may be the same.
 _FEWEST = 10
@@ -164,12 +163,21 @@ def site_of(answer: Answer, sites: Sequence[Any]) -> str:
     return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"
 
 
-def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: int) -> tuple[list[Answer], list[str]]:
-    """Return what all sites of a grid say first, and why others say nothing."""
+def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
+    """Refuse too few answers; the reasons are those of the other sites."""
+    if answers < least:
+        prefix = f"{answers} of num_clients={least} sites have answered; the reasons of the others"
+        raise ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
+
+
+def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: int) -> list[Answer]:
+    """Return what all sites of a grid say first."""
     run = prepared(asking(least, tables), grid, start, timeout)
     size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
     shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
-    return ask(run, Request("first", {}, _NUMBERS, shapes), np.zeros(size)), reasons_of(run)
+    answers = ask(run, Request("first", {}, _NUMBERS, shapes), np.zeros(size))
+    check_count(len(answers), least, reasons_of(run))
+    return answers
 
 
 def check_masses(answers: Sequence[Answer]) -> None:
@@ -318,32 +326,6 @@ class Sites:
         dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
         far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
         return Columns(same, within, mean, np.where(far, mean, 0.0))
-
-    def check_scales(self, columns: Sequence[Any]) -> None:
-        """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is infinite, or a site says a variance below 0.
-        """
-        scales = self.scales()
-        variances, means = (np.array([own.vectors[name] for own in self.answers]) for name in ("variances", "means"))
-        for site, reported in zip(self.names, variances, strict=True):
-            if (reported < 0.0).any():
-                raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
-        own = np.sqrt(variances)
-        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-        for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
-            m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
-            text = (
-                f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}, at most of "
-                f"them up to {usual[j]:.3g}: {self.names[m]} says a mean of {means[m, j]:.3g} and a deviation of "
-                f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
-            )
-            if not np.isfinite(scales[j]):
-                raise ConfigurationError(text)
-            warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from federations import altering, counting, fit_over_a_grid, grid_of
+from federations import altering, counting, fit_over_a_grid
 from flwr.app import Array
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import clients, foreign, refused, rows, run
@@ -29,7 +29,6 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Strengths
 from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 
@@ -201,11 +200,9 @@ TWO = Result(coefficients=np.ones(2), intercept=[0.0])
 
 def test_what_is_no_estimator():
     for result, objective, options, message in (
-        (None, SQUARES, {}, "result is a NoneType; expected what"),
         (TWO, Logistic(np.eye(2), [1, 1]), {}, "say which they are: classes="),
         (Result(), TraceRegression(np.ones((3, 2, 2)), np.ones(3)), {}, "has no estimator"),
         (Result(coefficients=np.ones(3)), SQUARES, {}, "of different runs"),
-        (TWO, SQUARES, {"classes": [0, 1]}, "least squares have none"),
         (TWO, Logistic(np.eye(2), [0, 1]), {"classes": ["a"]}, "expected 2 of them"),
     ):
         refused(message, to_estimator, result, objective, **options)
@@ -756,38 +753,3 @@ def test_a_column_of_the_sites_or_of_strata_tells_nothing_within_them():
         plain = tables.FederatedCoxRegression().fit(parts(ROWS), parts(targets))
         assert model.coef_[3] == 0.0
         assert_allclose(model.coef_[:3], plain.coef_, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", ["dose", "y"])
-@pytest.mark.parametrize("over", [True, False])
-def test_a_number_whose_square_is_none_is_refused_by_its_column(over, name):
-    frames = [pd.DataFrame(own[:, :2], columns=["age", "dose"]) for own in parts(ROWS)]
-    targets = parts(SCORES)
-    (targets[1] if name == "y" else frames[1].loc)[3 if name == "y" else (3, name)] = -1e300
-    model = FederatedLasso(0.1, num_clients=3)
-    with grid_of(model, list(zip(frames, targets, strict=True))) as grid:
-        message = rf"(part|partition) 1: .*'{name}' has a number above 1e\+150"
-        refused(message, model.fit, *((grid,) if over else (frames, targets)))
-
-
-# --- standardize ------------------------------------------------------------------------------------------------------
-
-
-def with_an_answer(name="means", change=None):
-    """Fit where the first site changes a vector of its first answer."""
-    grid = altering(0, name, lambda vectors, numbers: vectors.update({name: change(vectors[name])}))
-    sites = list(zip(*unequal_sites(), strict=True))
-    model = FederatedLasso(0.1, standardize=True, num_clients=3)
-    return fit_over_a_grid(model, sites, features=5, grid=InProcessGrid if change is None else grid)
-
-
-@pytest.mark.parametrize("name", ["means", "variances"])
-def test_a_site_that_makes_a_deviation_up_is_named(name):
-    """It would take all features out of the model, and no other number would show it."""
-    with pytest.warns(UserWarning, match=r"deviation of 0 over all sites is .*: partition 0 says .* check the unit"):
-        with_an_answer(name, lambda own: (own + 1.0) * 1e6)
-    with warnings.catch_warnings(action="error"):
-        with_an_answer()
-        message = r"is (inf|nan), .*: partition 0 says a mean of 1e\+300"
-        refused(message, with_an_answer, "means", lambda own: np.full_like(own, 1e300))
-    refused(r"partition 0 says a variance of -", with_an_answer, "variances", lambda own: own - 1e9)

@@ -18,9 +18,9 @@ from sklearn.linear_model import Lasso
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.messages.records import TABLE
-from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic
+from flwr_fco.objectives import CoxRegression, LeastSquares
 from flwr_fco.tables import Intervals
-from flwr_fco.tables.estimates import Sums, between, of_likelihood, of_squares
+from flwr_fco.tables.estimates import Sums, between, of_squares
 
 NAMES = ["age", "dose", "sex"]
 BOTH = pytest.mark.parametrize("kind", ["lasso", "logistic"])
@@ -329,17 +329,6 @@ def test_more_columns_than_rows_whatever_their_units_and_location():
     moved = of_rows(X * units + 5.0 * units, 2.0 * y + 7.0, rng.normal(size=151) / np.r_[units, 1.0])
     assert_allclose(moved.estimate * units, 2.0 * found.estimate, rtol=1e-3, atol=1e-4)
     assert_allclose(moved.error * units, 2.0 * found.error, rtol=1e-3)
-
-
-def test_a_point_that_is_no_minimum_is_refused_and_one_next_to_it_is_not():
-    X = np.random.default_rng(0).normal(size=(300, 2))
-    y = np.random.default_rng(1).random(300) < 1 / (1 + np.exp(-X[:, 0]))
-    objective = Logistic(X, y)
-    w, error = by_hand("logistic", np.c_[X, np.ones(300)], y)
-    refused(r"has not ended: its last step is of \S+ standard errors", of_likelihood, sums_at(objective), ["a", "b"])
-    found, near = (of_likelihood(sums_at(objective, own), ["a", "b"]) for own in (w, w + 1e-6))
-    assert_allclose(near.estimate, found.estimate, atol=1e-10)
-    assert_allclose(found.error, error[:2], rtol=1e-8)
 
 
 def test_what_has_no_standard_errors():
