@@ -23,7 +23,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result
 from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.rounds import Answer
-from flwr_fco.strategies.strategy import CompositeStrategy
+from flwr_fco.strategies.strategy import CompositeStrategy, run_of
 
 if sys.platform != "win32":
     import fcntl
@@ -342,11 +342,12 @@ class Checkpoint(Callback):
         except ConfigurationError as error:
             raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
         private = tree["parts"].get("privacy")
-        if private is not None and private["round"] != strategy.released_now:
+        released = getattr(run_of(strategy).privacy, "round", 0)
+        if private is not None and private["round"] != released:
             prefix = (
                 f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on"
             )
-            why = f"after round {strategy.released_now}: the clients' privacy would be spent again"
+            why = f"after round {released}: the clients' privacy would be spent again"
             advice = "Resume from that file; for a run whose epsilon adds to that one's give another path"
             raise ConfigurationError(f"{prefix} {why}. {advice}")
 

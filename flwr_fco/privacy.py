@@ -305,7 +305,7 @@ class Accountant(NamedTuple):
         return 1.0
 
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
-        """Return epsilon after a number of rounds; infinite without noise."""
+        """Return epsilon after a number of rounds; infinite without noise. The noise multiplier is sigma / clip."""
         if rounds == 0:
             return 0.0
         if noise_multiplier == 0.0:

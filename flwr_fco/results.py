@@ -187,7 +187,4 @@ def _short(value: Any) -> str:
 
 def _described(array: Array) -> str:
     shape = ", ".join(map(str, array.shape))
-    text = f"{array.dtype}[{shape}]"
-    if array.stype != "numpy.ndarray":
-        return text
-    return f"{text}, {np.count_nonzero(array.numpy())} not zero"
+    return f"{array.dtype}[{shape}], {np.count_nonzero(array.numpy())} not zero"

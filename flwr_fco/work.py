@@ -101,9 +101,6 @@ class FirstOrder(LocalWork):
         [4, 2]
         """
         assert self.batch_size is not None
-        if num_examples < 1:
-            prefix = f"num_examples={num_examples}; expected at least one example to draw minibatches from"
-            raise ConfigurationError(prefix)
         whole, rest = divmod(self.num_draws(num_examples, per_step), -(-num_examples // self.batch_size))
         return chain(repeat(num_examples, whole), [rest * self.batch_size] * int(rest > 0))
 

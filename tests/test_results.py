@@ -101,7 +101,6 @@ NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False
     [
         *((Answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
         (lambda *_: {}, "returned a dict; expected True, False or None"),
-        (type("Short", (), {"on_round_end": lambda self, number: None})(), "on_round_end does not take 3 arguments"),
         *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
         *(
             (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned a {kind}; .* number")

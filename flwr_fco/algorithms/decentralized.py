@@ -28,8 +28,7 @@ begins; on a real graph the nodes would have to gossip for it.
 
 psi is an extension, which the paper's methods do not have. It composes through `retrieve` as in FedDualAvg.
 
-The user sees the primal point of the nodes' mean dual (`run_of(strategy).node_primals()` returns all
-primal points, also for callbacks).
+The user sees the primal point of the nodes' mean dual; :meth:`DecentralizedDualAveraging.node_points` has all points.
 
 Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do not weigh more
 (``normalize_local_work``); 3. psi, see above.

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, Setting, To
+from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.core.layout import Vector
@@ -54,15 +54,12 @@ class DualFLState(NamedTuple):
         beta of the last round, from which the clients derive their controls.
     round : int
         Number of successful rounds.
-    began : int
-        Round in which the controls were zero: 0, unless clients have been given up.
     """
 
     primal: Vector
     t: float = 1.0
     momentum: float = 0.0
     round: int = 0
-    began: int = 0
 
 
 def next_momentum(t: float, rho: float) -> tuple[float, float]:
@@ -229,10 +226,6 @@ class DualAcceleration(PrimalAveraging):
         """Return theta + mean(theta_j - theta), with the next momentum."""
         return advance(state, replies.sum() / replies.weight, problem.numbers["rho"])
 
-    def restart(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
-        """Restart the momentum if the controls restart."""
-        return state if change.reason is None else state._replace(t=1.0, momentum=0.0, began=state.round)
-
     def setting(self, given: Setting, state: DualFLState | None) -> Setting:
         """Return the work with the gap as its rule, if the tolerance follows a schedule."""
         work = given.work
@@ -244,14 +237,13 @@ class DualAcceleration(PrimalAveraging):
         """Return the minimisation with this round's tolerance, if the tolerance changes."""
         if self.schedule == "fixed":
             return None
-        number = state.round - state.began
-        clients = len(problem.asked)
+        shared: Any = {"clients": len(problem.asked), "gamma": self.gamma}
         work = problem.plan.work
         assert isinstance(work, Minimise)
         if self.schedule == "linear":
-            tolerance = linear_tolerance(number, rho=problem.numbers["rho"], clients=clients, gamma=self.gamma)
+            tolerance = linear_tolerance(state.round, rho=problem.numbers["rho"], **shared)
         else:
-            tolerance = sublinear_tolerance(number, duality=problem.numbers["nu"], clients=clients, gamma=self.gamma)
+            tolerance = sublinear_tolerance(state.round, duality=problem.numbers["nu"], **shared)
         return replace(work, tolerance=max(tolerance, work.tolerance), rule="gap")
 
 
@@ -263,15 +255,3 @@ def _arrived(downlink: Downlink, memory: Memory | None) -> tuple[Vector, Vector]
     momentum = downlink.numbers["momentum"]
     anchor = memory["control"] + primal - memory["local"]
     return (1.0 + momentum) * anchor - momentum * memory["anchor"], anchor
-
-
-def controls(problem: Problem) -> dict[tuple[int, int], Vector]:
-    """Return zeta_j of the last round that counted for every client, by :attr:`Node.key`; weighted, their sum is 0.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the last round.
-    """
-    memories = problem.memories
-    return {key: memories.memory(key)["control"] for key in sorted(memories.present)}

@@ -44,7 +44,7 @@ class RayGrid(InProcessGrid):
     client_app, num_nodes, run_config, node_config, raise_errors
         As for :class:`InProcessGrid`.
     workers : int, optional
-        Number of actors; by default as many as the cluster has room for.
+        Number of actors; by default as many as the cluster has room for, and at most one for each node.
     address : str, optional
         Of a cluster, such as ``"auto"`` on one of its machines. By default Ray is started on this machine if it does
         not run in this process yet, and ended with the grid.
@@ -75,8 +75,6 @@ class RayGrid(InProcessGrid):
         checked("workers", workers, int | None, AT_LEAST_ONE)
         checked("num_cpus", num_cpus, float, NON_NEGATIVE)
         checked("num_gpus", num_gpus, float, _GPUS)
-        if workers is None and not num_cpus and not num_gpus:
-            raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
         made = _pickled(client_app, num_nodes, {**options, "run_id": self.run_id})
         try:
             ray: Any = import_ray(address)
@@ -91,7 +89,7 @@ class RayGrid(InProcessGrid):
         try:
             room = room_of(ray, num_cpus, num_gpus)
             reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-            self.workers = int(room) if workers is None else workers
+            self.workers = int(min(room, num_nodes)) if workers is None else workers
             if room < self.workers:
                 prefix = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
                 raise ConfigurationError(

@@ -13,7 +13,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import logger, quiet
@@ -292,15 +291,8 @@ def _called(value: Any) -> str:
 
 def _check_samples(strategy: Any, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
-    mixing = getattr(strategy, "mixing", None)
-    name = type(strategy).__name__
-    # Of a topology that was given; one that has a name only has as many as there are.
-    rows = 0 if mixing is None else getattr(Graph(mixing).mixing, "num_nodes", 0)
-    if rows > num_nodes:
-        prefix = f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {name} would wait for the others"
-        raise ConfigurationError(f"{prefix}. Simulate as many, or name the graph, such as mixing='ring'")
     kinds = [kind for kind in ("train", "evaluate") if getattr(strategy, f"fraction_{kind}", 0.0) != 0.0]
     names = dict.fromkeys(each for kind in kinds for each in (f"min_{kind}_nodes", "min_available_nodes"))
     if needed := [f"{each}={value}" for each in names if (value := getattr(strategy, each, 0)) > num_nodes]:
-        prefix = f"{name} has {' and '.join(needed)}, but there are num_nodes={num_nodes}: it would wait for ever"
-        raise ConfigurationError(f"{prefix}. Lower what is larger, or simulate more nodes")
+        prefix = f"{type(strategy).__name__} has {' and '.join(needed)}, but there are num_nodes={num_nodes}"
+        raise ConfigurationError(f"{prefix}: it would wait for ever. Lower what is larger, or simulate more nodes")

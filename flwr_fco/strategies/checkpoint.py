@@ -1,7 +1,4 @@
-"""Saving a run and going back in it. What changes are the attributes that its parts name in `saved`, and nothing else.
-
-Arrays are replaced, never written into: so an earlier moment is a copy of the containers, and a file holds all of it.
-"""
+"""A run as a file. What changes are the attributes that its parts name in `saved`, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,48 +32,6 @@ _TREE = "tree"
 MAY_CHANGE = {"fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "bounds"}
 MAY_CHANGE |= {"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn", "on_divergence", "certificate_every"}
 MAY_CHANGE |= {"participation"}
-
-
-def moment(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what parts hold now, by part and attribute.
-
-    Parameters
-    ----------
-    parts : mapping of str to object
-        Objects with a tuple `saved` of the names of their attributes that change.
-
-    Examples
-    --------
-    >>> class Counter:
-    ...     saved = ("count",)
-    ...     count = 0
-    >>> counter = Counter()
-    >>> before = moment({"counter": counter})
-    >>> counter.count = 5
-    >>> go_back({"counter": counter}, before)
-    >>> counter.count
-    0
-    """
-    return {name: {key: _copied(getattr(part, key)) for key in part.saved} for name, part in parts.items()}
-
-
-def go_back(parts: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]) -> None:
-    """Let parts hold what they held at a moment.
-
-    Parameters
-    ----------
-    parts : mapping of str to object
-        As for :func:`moment`.
-    before : mapping
-        What :func:`moment` returned.
-    """
-    for name, part in parts.items():
-        for key in part.saved:
-            setattr(part, key, _copied(before[name][key]))
-
-
-def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, dict | list | set) else value
 
 
 def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None:
@@ -230,7 +185,7 @@ class Saved:
         """
         run = self._run
         tree = {
-            "parts": moment(self._parts),
+            "parts": {name: {key: getattr(part, key) for key in part.saved} for name, part in self._parts.items()},
             "histories": {name: self._lines(name, history) for name, history in self._histories.items()},
             "left out": run.left_out,
             "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
@@ -326,7 +281,9 @@ class Saved:
                 sound = sound and all(all_finite(getattr(vector, "values", vector)) for vector in memory.values())
                 if not sound or not 0.0 <= (member.examples or 0.0) < np.inf:
                     raise ValueError(f"the memory of {key} is not finite, or not of {run.roll.size} numbers")
-        go_back(self._parts, parts)
+        for name, part in self._parts.items():
+            for key in part.saved:
+                setattr(part, key, parts[name][key])
         if run.graph is not None and run.graph.rows:
             run.graph.topology = run.graph.of_size(len(run.graph.rows))
         given = run.given if run.untrained is None else run.given_without(run.untrained)

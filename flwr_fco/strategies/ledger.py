@@ -96,14 +96,13 @@ class Ledger:
 
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:
         """Return the weight of all clients; one without a reply yet counts as the mean of the others."""
-        keys = [(2, i) if up.node is None else up.node.key for i, up in enumerate(uplinks)]
-        everyone = self.present | {key for key in keys if key[0] < 2}
+        replied = {up.node.key: self.weight_of(up) for up in uplinks if up.node is not None}
+        everyone = self.present | replied.keys()
         if self.uniform:
-            return float(max(len(everyone), len(uplinks)))
-        by_key = {key: member.examples for key, member in self.members.items() if key in everyone}
-        by_key |= dict(zip(keys, map(self.weight_of, uplinks), strict=True))
+            return float(len(everyone))
+        by_key = {key: member.examples for key, member in self.members.items() if key in everyone} | replied
         weights = [weight for weight in by_key.values() if weight is not None]
-        rest = len(everyone) + sum(key[0] == 2 for key in keys) - len(weights)
+        rest = len(everyone) - len(weights)
         return float(sum(weights)) + float(np.mean(weights)) * rest if weights else float(len(everyone))
 
     def means(self) -> dict[str, Vector]:
@@ -125,7 +124,7 @@ class Ledger:
         self.present = {node.key for node in nodes}
         if before == self.present:
             return None
-        return Change(None, self.means() if self.members else None, self.population())
+        return Change(self.means() if self.members else None, self.population())
 
     def to(self, node: Node) -> To:
         """Return what a task may depend on: whether its client begins."""
@@ -164,12 +163,12 @@ class Ledger:
             after = dict(remembered(method, message, before, up))
             sent = (*member.sent[1 - _SENT :], up.digest)
             stamp = stamp_of(up.digest, number, after)
-            self.members[key] = Member(up.examples, stamp, self._kept(after, member.memory), sent)
+            self.members[key] = Member(up.examples, stamp, self._kept(key, after), sent)
             self.missed.pop(key, None)
             # One that counted as having left, and is in the sums again.
             self.present.add(key)
 
-    def _kept(self, memory: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _kept(self, key: Key, memory: dict[str, Any]) -> dict[str, Any]:
         """Return a memory as it is held: in memory, or in the file."""
         if self._file is None:
             if 8 * self.size * len(self.names) * len(self.members) <= self.max_bytes:
@@ -179,15 +178,9 @@ class Ledger:
             self._file = Rows(self.size)
         if any(isinstance(vector, SparseVector) for vector in memory.values()):
             return memory
-        held = {name: self._file.put(vector) for name, vector in memory.items()}
-        self._drop(before)
-        return held
-
-    def _drop(self, memory: Mapping[str, Any] | None) -> None:
-        """Let the rows of a memory in the file be used again."""
-        if self._file is not None:
-            for vector in (memory or {}).values():
-                self._file.free(vector)
+        # Copies: a vector may be a row that another one of the client is about to take.
+        copies = {name: np.array(vector) for name, vector in memory.items()}
+        return {name: self._file.put((key, name), vector) for name, vector in copies.items()}
 
     def miss(self, asked: Iterable[Key], uplinks: Sequence[Uplink]) -> None:
         """Count in how many rounds in a row clients were asked in vain.
@@ -214,22 +207,20 @@ class Ledger:
         """Let clients count as having left."""
         self.present -= gone
         self._forget(gone)
-        return Change(None, self.means(), self.population())
+        return Change(self.means(), self.population())
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
         """Return the nodes but for those that count as having left."""
         return [node for node in nodes if not self.missed or self.missed.get(node.key, 0) < patience]
 
-    def restart(self, reason: str) -> Change:
-        """Drop all memories: every client begins again with its next task."""
-        logger.warning("%s: all clients' memories restart", reason)
+    def restart(self) -> None:
+        """Drop all memories, as for a new stage: every client begins again with its next task."""
+        logger.warning("a new stage: all clients' memories restart")
         self._forget(list(self.members))
-        return Change(reason, self.means(), self.population())
 
     def _forget(self, keys: Iterable[Key]) -> None:
         for key in keys:
             member = self.member(key)
-            self._drop(member.memory)
             self.members[key] = Member(member.examples, sent=member.sent)
 
 
@@ -250,28 +241,20 @@ class Rows:
         self._size = size
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._free: list[Vector] = []
-        #: Rows in use by the address of their data: a view's base is not the row but the file.
-        self._used: dict[int, Vector] = {}
+        self._rows: dict[tuple[Key, str], Vector] = {}
 
-    def put(self, vector: Vector) -> Vector:
-        """Return a read-only copy of a vector in the file."""
-        if not self._free:
-            begin = self._file.seek(0, 2)
-            self._file.truncate(begin + 8 * self._size * self._BLOCK)
-            block = np.memmap(self._file, np.float64, "r+", begin, (self._BLOCK, self._size))
-            self._free = list(block)
-        row = self._free.pop()
-        row[:] = vector
-        self._used[row.ctypes.data] = row
-        view = row.view()
+    def put(self, name: tuple[Key, str], vector: Vector) -> Vector:
+        """Write a vector into its row, over the one before; return a read-only view of it."""
+        if name not in self._rows:
+            if not self._free:
+                begin = self._file.seek(0, 2)
+                self._file.truncate(begin + 8 * self._size * self._BLOCK)
+                self._free = [*np.memmap(self._file, np.float64, "r+", begin, (self._BLOCK, self._size))]
+            self._rows[name] = self._free.pop()
+        self._rows[name][:] = vector
+        view = self._rows[name].view()
         view.flags.writeable = False
         return view
-
-    def free(self, vector: Any) -> None:
-        """Let a vector's row be used again."""
-        row = self._used.pop(vector.ctypes.data, None) if isinstance(vector, np.memmap) else None
-        if row is not None:
-            self._free.append(row)
 
 
 def named(keys: Iterable[Key]) -> str:

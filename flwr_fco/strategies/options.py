@@ -37,8 +37,6 @@ AUTO = "auto"
 AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "nu": 0.01, "rho": 0.0}
 Rate = float | Callable[[int], float] | Literal["auto"]
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-#: Options that Flower's strategies take as None.
-_NONE_IS_DEFAULT = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
 #: What is wrong with options of a strategy, after its name.
 _WRONG = {
     "aggregation": "needs the mean: its trackers, duals or gossip hold only with the clients' weights; take FedDualAvg",
@@ -176,8 +174,6 @@ class Options(FedAvg):
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
                 raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")
-            if option.name in _NONE_IS_DEFAULT and getattr(self, option.name) is None:
-                vars(self)[option.name] = default
         check_fields(self)
         density = getattr(self, "density", None)
         density = Density(density) if isinstance(density, int | float) else density
@@ -253,9 +249,6 @@ class Options(FedAvg):
         for option in taken:
             if option.init and hasattr(self, option.name):
                 values[option.name] = getattr(self, option.name)
-            elif option.init and option.default is MISSING and option.default_factory is MISSING:
-                prefix = f"{kind.__name__} needs the option {option.name!r}, which {type(self).__name__} does not have"
-                raise ConfigurationError(f"{prefix}: add a field to it, or give it a default in {kind.__name__}")
         made: Algorithm = kind(**values)
         return made
 

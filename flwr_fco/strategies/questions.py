@@ -201,7 +201,7 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     facts = _facts(run, names)
     if run.graph is not None:
         # Theory depends on the graph, which depends on who is there.
-        run.change(Change(None, None, math.nan, run.graph.notice(run.nodes.ordered)))
+        run.change(Change(None, math.nan, run.graph.notice(run.nodes.ordered)))
     theory = _theory(run, facts)
     chosen = dict[str, float]()
     for name in names:

@@ -118,11 +118,6 @@ class CompositeStrategy(Options):
         """The run that `start` has begun, as a file."""
         return self._saved
 
-    @property
-    def released_now(self) -> int:
-        """Rounds that a private run has released."""
-        return 0 if self._run is None or self._run.privacy is None else self._run.privacy.round
-
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
         run = self._run
@@ -400,7 +395,7 @@ class CompositeStrategy(Options):
         run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
         config = config.copy()
         config["server-round"] = server_round
-        content = model_message(self, arrays, config, {})
+        content = model_message(self, arrays, config)
         if isinstance(self.wire, Short):
             shorten(content, self.arrayrecord_key, training.short_form(run, "", arrays), exact=True)
         return addressed(grid, ((node.node_id, isolated(content)) for node in nodes), "evaluate", server_round)

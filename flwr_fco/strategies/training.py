@@ -73,7 +73,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
     if run.privacy is not None:
         nodes = run.privacy.begin_round(run.nodes.ordered, run.num_rounds, run.problem)
     if run.graph is not None:
-        run.change(Change(None, None, math.nan, run.graph.notice(run.nodes.ordered)))
+        run.change(Change(None, math.nan, run.graph.notice(run.nodes.ordered)))
         nodes = run.graph.members(nodes)
     if run.roll is not None and everyone:
         if not run.roll.present:
@@ -170,8 +170,7 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
     current = run.current
     options = run.options
     if options._unmodified:
-        numbers = run.method.downlink(run.problem, run.state, None).numbers
-        return _to_all(run, nodes, model_message(options, run.arrays, run.config, numbers), "")
+        return _to_all(run, nodes, model_message(options, run.arrays, run.config), "")
     tasks = list(_tasks(run, nodes, set(lost)))
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
@@ -435,7 +434,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         run.ledger.commit(run.method, run.current.number, run.method.downlink(problem, before, None), uplinks)
         run.moved = euclidean_norm(point - run.point) / run.size
         if stage:
-            run.ledger.restart("a new stage")
+            run.ledger.restart()
     elif run.roll is not None:
         run.roll.note_weights(uplinks)
     run.state = after

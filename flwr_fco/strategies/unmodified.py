@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -21,8 +21,6 @@ from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.work import FirstOrder
 
-#: Numbers of a method by the names under which clients of Flower's own strategies read them.
-_NAMES = {"penalty": "proximal-mu"}
 _SHOWN = 5
 
 
@@ -79,7 +77,7 @@ def _check_density(options: Any) -> None:
         options.mirror_map.require(HardSparsity(density=density.share))
 
 
-def model_message(options: Any, arrays: ArrayRecord, config: ConfigRecord, numbers: Mapping[str, float]) -> RecordDict:
+def model_message(options: Any, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
     """Return the records of a model, as ``FedAvg`` sends them.
 
     Parameters
@@ -90,13 +88,8 @@ def model_message(options: Any, arrays: ArrayRecord, config: ConfigRecord, numbe
         The model.
     config : ConfigRecord
         The user's, with the round.
-    numbers : mapping of str to float
-        Of the method.
     """
-    theirs = {_NAMES[name]: number for name, number in numbers.items() if name in _NAMES}
-    records: dict[str, Any] = {options.arrayrecord_key: arrays.copy()}
-    records[options.configrecord_key] = ConfigRecord({**config, **theirs})
-    return RecordDict(records)
+    return RecordDict({options.arrayrecord_key: arrays.copy(), options.configrecord_key: config.copy()})
 
 
 def read_model(

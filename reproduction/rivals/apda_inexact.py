@@ -122,10 +122,7 @@ class APDA(PrimalAveraging):
 
     def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""
-        population = change.population
-        if change.reason is not None:
-            return state._replace(mean=np.zeros_like(state.mean), population=population)
-        return rescaled(state, population)
+        return rescaled(state, change.population)
 
 
 @strategy

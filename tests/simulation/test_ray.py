@@ -184,7 +184,6 @@ NO_NUMBER = "expected (a finite number >= 0|part of 1, or a whole number)"
     [
         *(({"num_cpus": number}, NO_NUMBER) for number in (-1, np.nan, np.inf)),
         *(({"num_cpus": 1, "num_gpus": number}, NO_NUMBER) for number in (-0.5, np.nan, 1.5)),
-        ({"num_cpus": 0}, "say how many"),
         *(({"workers": number}, f"workers={number!r}") for number in (0, -1, 1.5, True, "2")),
         ({"engine": "in-process", "num_gpus": 1}, "num_gpus=1 with engine='in-process', which has none"),
         ({"engine": "in-process", "workers": 2}, "workers=2 with engine='in-process', which has none"),

@@ -217,7 +217,7 @@ class Forgets(FedDualAvg):
         ({"initial_arrays": {"w": None}}, r"array 'w' is None, which Flower cannot send \(.*; expected float64"),
         ({"initial_arrays": {1: np.zeros(3)}}, "name=1 is a int; expected a string"),
         ({"run_config": 3}, "run_config=3 is a int; expected a Mapping or None"),
-        ({"strategy": DFedDA(mixing=ring(5))}, "mixing has 5 nodes, but there are num_nodes=4"),
+        ({"strategy": DFedDA(mixing=ring(5))}, "only 4 nodes, 5 are needed"),
         ({"evaluate_fn": lambda server_round: None}, "evaluate_fn=<.*expected a function of 2 arguments or None"),
         ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn after round 0 returned a float; expected a Metric"),
         ({"node_config": lambda partition: None}, r"node_config\(0\)=None is a NoneType; expected a Mapping"),

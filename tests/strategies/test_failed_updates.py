@@ -7,7 +7,6 @@ import logging
 from collections import namedtuple
 from contextlib import nullcontext, suppress
 from itertools import cycle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from flwr_fco.algorithms import DualAveraging, Rejected
 from flwr_fco.errors import ClientError, ConfigurationError, DivergedError, MagnitudeError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, Steps, checkpoint, run_of
+from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
 
 GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
@@ -114,17 +113,6 @@ def test_what_is_no_next_state_or_no_model_is_named(function, change, said):
     other = {function: lambda own, *given: change(getattr(own, function)(*given))}
     with pytest.raises(ConfigurationError, match=said):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), changed(FedDualAvg, **other)(fraction_evaluate=0.0))
-
-
-def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
-    part = SimpleNamespace(saved=("rows", "members", "present"), rows=[1], members={"a": 1}, present={1})
-    before = checkpoint.moment({"part": part})
-    for _ in range(2):
-        part.rows.append(2)
-        part.members["b"] = 2
-        part.present.add(2)
-        checkpoint.go_back({"part": part}, before)
-        assert (part.rows, part.members, part.present) == ([1], {"a": 1}, {1})
 
 
 # --- what is not finite is neither kept as a state nor returned as a model --------------------------------------------

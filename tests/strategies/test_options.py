@@ -324,14 +324,12 @@ def half(**own):
         # Clients find a method by its name, so a change without one would never run.
         *((DualAveraging, {part: object()}, rf"changes .*{part}.*give yours a `name`") for part in ("local", "sparse")),
         (Algorithm, half(name="forgetful", memory=("own",)), "whose clients remember vectors names them, and has it"),
-        (Algorithm, half(name="misspelt", discloses={"held_out": "loss"}), "expected 'derivatives' or 'losses'"),
         (DualAveraging, {"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
-        (DualAveraging, {"refuses": {"client_lr": "why"}}, "of mirror_map, regularizer, server_lr"),
     ],
 )
 def test_a_class_that_is_no_method_is_refused_where_it_is_defined(base, own, said):
     refused(said, type, "Wrong", (base,), own)
-    assert not {"forgetful", "misspelt"} & methods().keys()
+    assert "forgetful" not in methods()
 
 
 def test_a_name_is_of_one_class_which_may_be_defined_again():

@@ -21,8 +21,7 @@ from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, ledger, run_of
-from flwr_fco.strategies.ledger import Rows
+from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, run_of
 from reproduction.pooled import centralized_solution
 
 CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
@@ -373,22 +372,3 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
     result = started(make("FedDAGT"), grid, 4)
     assert [(row.round, row.partition_id, row.reason) for row in result.left_out] == [(3, 1, "it has lost its memory")]
     assert [own["num-left-out"] for own in result.train_metrics_clientapp.values()] == [0, 0, 1, 0]
-
-
-def test_a_memory_in_the_file_frees_the_place_of_the_one_before(monkeypatch):
-    held = set()
-
-    class Counted(Rows):
-        def put(self, vector):
-            row = super().put(vector)
-            held.add(row.ctypes.data)
-            return row
-
-        def free(self, vector):
-            super().free(vector)
-            held.discard(vector.ctypes.data)
-
-    monkeypatch.setattr(ledger, "Rows", Counted)
-    _, strategy, _, _ = play("FedDR", "dense", 0, faults={}, client_state=Ledger(max_bytes=0))
-    # Two vectors of each client.
-    assert len(held) == 2 * len(strategy.memories.members) == 2 * len(DATA["dense"])

@@ -94,14 +94,6 @@ class Algorithm(ABC):
         first = _METHODS.get(cls.name)
         if cls.reads not in ("mean", "sums", "everyone", "rows"):
             raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums', 'everyone' or 'rows'")
-        allowed = {"regularizer", "mirror_map", "server_lr"}
-        if not isinstance(cls.refuses, Mapping) or not cls.refuses.keys() <= allowed:
-            prefix = f"{who}: refuses={cls.refuses!r}"
-            raise ConfigurationError(f"{prefix}; expected reasons by option, of {', '.join(sorted(allowed))}")
-        kinds = cls.discloses.values() if isinstance(cls.discloses, Mapping) else [None]
-        if any(kind not in ("derivatives", "losses") for kind in kinds):
-            prefix = f"{who}: discloses={cls.discloses!r}; expected 'derivatives' or 'losses' of each name"
-            raise ConfigurationError(f"{prefix}, and no name of an increment")
         if bool(cls.memory) != (cls.remember is not Algorithm.remember):
             prefix = f"{who}: memory={cls.memory!r} and {'no' if cls.memory else 'a'} function `remember`"
             raise ConfigurationError(f"{prefix}: a method whose clients remember vectors names them, and has it")
@@ -235,7 +227,7 @@ class Algorithm(ABC):
         return given
 
     def restart(self, problem: Problem, state: Any, change: Change) -> Any:
-        """Return the state after clients have joined or left, or all clients have restarted.
+        """Return the state after clients have joined or left.
 
         Parameters
         ----------

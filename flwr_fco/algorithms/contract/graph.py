@@ -43,10 +43,6 @@ class Graph:
             )
         given: Any = mixing
         self.mixing: Topology | str = given if isinstance(given, Topology | str) else Topology("matrix", given)
-        self.forget()
-
-    def forget(self) -> None:
-        """Return to the state before the first round."""
         self.rows: dict[tuple[int, int], int] = {}
         self.gone: set[int] = set()
         #: The graph; None while only its name is known.

@@ -188,8 +188,6 @@ class Change(NamedTuple):
 
     Parameters
     ----------
-    reason : str or None
-        Why all clients restart; None if none does, but clients have joined or left.
     means : mapping of str to ndarray, or None
         Weighted means of the memories of the current clients; None if unchanged up to the weights.
     population : float
@@ -199,11 +197,10 @@ class Change(NamedTuple):
 
     Examples
     --------
-    >>> Change(None, None, population=3.0, left=[1]).left
+    >>> Change(None, population=3.0, left=[1]).left
     [1]
     """
 
-    reason: str | None
     means: Mapping[str, Vector] | None
     population: float
     left: Sequence[int] = ()
