@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.passes import sum_of_squares
 
 Vector = NDArray[np.float64]
 
@@ -62,11 +61,6 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
     >>> euclidean_norm(np.array([3.0, 4.0])), euclidean_norm(np.array([1e200]))
     (5.0, inf)
     """
-    if vector.dtype == np.float32:
-        # In float64, without a second vector. The kernel is compiled separately for writable and read-only arrays.
-        flat = vector.reshape(-1).view()
-        flat.flags.writeable = False
-        return math.sqrt(sum_of_squares(flat))
     vector = vector.astype(np.float64, copy=False)
     # vdot does not warn if the sum overflows; dot does.
     return math.sqrt(np.vdot(vector, vector))

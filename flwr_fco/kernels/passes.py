@@ -1,13 +1,10 @@
-"""Passes over long vectors, which are read once: sums of replies, and whether all numbers are finite."""
+"""Passes over long vectors, which are read once."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
-
-_REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True)
@@ -24,16 +21,6 @@ def add_scaled(out, factor, vector):  # type: ignore[no-untyped-def]
         out[j] += factor * np.float64(vector[j])
 
 
-@njit(cache=True, fastmath=_REORDER)
-def sum_of_squares(vector: NDArray[np.float32]) -> float:
-    """Return the sum of the squares in float64; it is finite exactly if all numbers are."""
-    total = 0.0
-    for j in range(vector.size):
-        value = np.float64(vector[j])
-        total += value * value
-    return total
-
-
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def add_both_products(matrix, x, y, scale, towards_x, towards_y):  # type: ignore[no-untyped-def]
     """Add scale M'y to `towards_x` and -scale M x to `towards_y`, reading the matrix once: memory is what it costs.
@@ -48,32 +35,17 @@ def add_both_products(matrix, x, y, scale, towards_x, towards_y):  # type: ignor
         Must not overlap.
     """
     n, m = matrix.shape
-    by_four = n - n % 4
-    for i in range(0, by_four, 4):
+    for i in range(0, n, 2):
+        # The last of an odd number of rows is read twice, and counts once.
+        k = min(i + 1, n - 1)
         a = matrix[i]
-        b = matrix[i + 1]
-        c = matrix[i + 2]
-        d = matrix[i + 3]
+        b = matrix[k]
         p = scale * y[i]
-        q = scale * y[i + 1]
-        r = scale * y[i + 2]
-        s = scale * y[i + 3]
-        e = f = g = h = 0.0
+        q = scale * y[k] if k > i else 0.0
+        e = f = 0.0
         for j in range(m):
             e += a[j] * x[j]
             f += b[j] * x[j]
-            g += c[j] * x[j]
-            h += d[j] * x[j]
-            towards_x[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * d[j])
+            towards_x[j] += p * a[j] + q * b[j]
         towards_y[i] -= scale * e
-        towards_y[i + 1] -= scale * f
-        towards_y[i + 2] -= scale * g
-        towards_y[i + 3] -= scale * h
-    for i in range(by_four, n):
-        a = matrix[i]
-        e = 0.0
-        p = scale * y[i]
-        for j in range(m):
-            e += a[j] * x[j]
-            towards_x[j] += p * a[j]
-        towards_y[i] -= scale * e
+        towards_y[k] -= scale * f if k > i else 0.0

@@ -13,6 +13,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
+from flwr_fco.kernels.passes import copy
 
 Array = NDArray[Any]
 
@@ -224,32 +225,24 @@ def keep_largest(v, level, count, out):  # type: ignore[no-untyped-def]
 # Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _scaled_powers(z: Array, scale: float, p: float, out: Array) -> float:
-    """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p."""
-    total = 0.0
+    """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p, of a part; `out` may be `z`."""
     exponent = int(p) - 2
     whole = p == exponent + 2 and exponent <= 64
-    x, base, power = np.empty(_PART), np.empty(_PART), np.empty(_PART)
-    for start in range(0, z.size, _PART):
-        size = min(_PART, z.size - start)
-        left = exponent
-        for j in range(size):
-            x[j] = z[start + j] / scale
-            base[j] = abs(x[j])
-            power[j] = x[j]
-        if not whole:
-            for j in range(size):
-                power[j] = math.copysign(base[j] ** (p - 1.0), x[j])
-        while whole and left > 0:  # by repeated squaring
-            if left & 1:
-                for j in range(size):
-                    power[j] *= base[j]
-            for j in range(size):
-                base[j] *= base[j]
-            left >>= 1
-        # Summed from the buffers: the order, and so the bits, cannot depend on whether `out` is `z`.
-        for j in range(size):
-            total += power[j] * x[j]
-            out[start + j] = power[j]
+    x, base, power = np.empty(z.size), np.empty(z.size), np.empty(z.size)
+    for j in range(z.size):
+        x[j] = z[j] / scale
+        base[j] = abs(x[j])
+        power[j] = x[j] if whole else math.copysign(base[j] ** (p - 1.0), x[j])
+    while whole and exponent > 0:  # by repeated squaring
+        for j in range(z.size):
+            power[j] *= base[j] if exponent & 1 else 1.0
+            base[j] *= base[j]
+        exponent >>= 1
+    total = 0.0
+    # By itself: beside what is written, the order of the sum, and so the bits, may depend on where `out` is.
+    for j in range(z.size):
+        total += power[j] * x[j]
+    copy(power, out)
     return total
 
 
@@ -264,7 +257,9 @@ def p_norm_point(z: Array, p: float, radius: float, out: Array) -> None:
         # A NaN is not larger than 0: it is passed on, not lost.
         scale(z, 1.0, out)
         return
-    total = _scaled_powers(z, top, p, out)
+    total = 0.0
+    for start in range(0, z.size, _PART):
+        total += _scaled_powers(z[start : start + _PART], top, p, out[start : start + _PART])
     length = top / (p - 1.0) * total ** (1.0 / p)
     factor = min(length, radius) * total ** ((1.0 - p) / p)
     for i in range(z.size):
