@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import quiet
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
@@ -22,7 +21,7 @@ from flwr_fco.objectives import LeastSquares, Objective, SaddleObjective
 from flwr_fco.objectives.base import Line
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Psi, Regularizer
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.work import Epochs, FirstOrder, Steps
 
@@ -90,11 +89,10 @@ def _largest(array: Any) -> float:
 def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), seed: int = 0) -> None:
     """Check that a regularizer fulfils its contract, on random points and steps from 1e-6 to 1e6.
 
-    For every regularizer: the proximal map preserves shape and dtype (float64, float32), does not change its argument,
-    gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; it refuses a step that
-    is no finite number >= 0 and an array of integers; psi is
-    finite at the result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the
-    step and is idempotent. For a convex psi, with p = prox(v): the three-point inequality
+    For every regularizer: the proximal map takes float64 and float32 to the same point, does not change its argument,
+    gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; psi is finite at the
+    result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the step and is
+    idempotent. For a convex psi, with p = prox(v): the three-point inequality
 
         step psi(p) + 1/2 ||p - v||^2 + 1/2 ||p - x||^2 <= step psi(x) + 1/2 ||x - v||^2    for every x,
 
@@ -127,16 +125,12 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     require(isinstance(value := psi.value(points[0]), float), f"{psi!r}: value(w) is {value!r}; expected a float")
     near = [psi.prox(v + 0.1 * rng.normal(size=shape), 0.1) for v in points]
     _check_once(Regularizer, psi, lambda v: psi.prox(v, 0.5), points[0])
-    for dtype, step in (("float64", -1.0), ("float64", math.nan), ("float64", math.inf), ("int64", 1.0)):
-        refused = not known(attempt(psi.prox, points[0].astype(dtype), step))
-        require(refused, f"{psi!r}: prox accepts {step=} for {dtype}; it has to refuse it")
     for step in (*[0.0] * psi.constraint, 1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6):
         where = f"{psi!r}, step {step:g}: prox"
         for v, p in zip(points, _check_minima(Euclidean(), psi, step, where, points, near), strict=True):
             require(not np.signbit(p[p == 0.0]).any(), f"{where} has -0.0; zeros have to be +0.0 (add 0.0)")
             narrow = psi.prox(single := v.astype(np.float32), step)
             wide = psi.prox(single.astype(np.float64), step)
-            require(narrow.dtype == np.float32, f"{where} returned {narrow.dtype} for float32, which it has to keep")
             size = max(1e-30, _largest([single, wide])) if psi.convex else math.inf
             agree(narrow, wide, f"{where} in float32 differs from float64", 1e-4, size)
             for value in (psi.value(p), psi.value(narrow)):
@@ -331,9 +325,8 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
     row numbers, an epoch contains every row once, including the last partial batch, and the gradients of its batches,
     weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
     products agree with differences of the gradient, values and gradients along a line agree with those at its points,
-    and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused. With
-    `least` the loss is convex, and nowhere less; no slope in one coefficient changes faster than :meth:`largest_square`
-    says.
+    and the bounds on the curvature hold. With `least` the loss is convex, and nowhere less; no slope in one coefficient
+    changes faster than :meth:`largest_square` says.
 
     With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
     half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
@@ -378,7 +371,6 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
         for w in points:
             check(given := w.copy())
             agree(given, w, "value, gradient, add_gradient or metrics changed the point w in place")
-    checks.buffers()
     checks.curvature()
 
 
@@ -467,16 +459,6 @@ class _Checks:
             require(same, "generators of the same seed give different batches: what is random must come from rng")
             ignores = rows and work.batch_size == 1 < n and bool((first == f.gradient(w)).all())
             require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
-
-    def buffers(self) -> None:
-        f = self.f
-        buffers = f.buffers()
-        names = sorted(entry.name for entry in f.layout.passed_through)
-        require(sorted(buffers) == names, f"buffers() has {sorted(buffers)}; what is not optimised is {names}")
-        f.load_buffers(buffers)
-        for name, array in f.buffers().items():
-            agree(array, buffers[name], f"load_buffers(buffers()) changes {name!r}")
-        require(not known(attempt(f.load_buffers, {**buffers, "?": np.zeros(1)})), "load_buffers takes a name too many")
 
     def gradient(self, w: Vector) -> None:
         """Check types, that the gradient overwrites `out`, its numbers, values and tangents, and the metrics.
@@ -625,8 +607,7 @@ def check_strategy(make: Callable[..., CompositeStrategy], tolerance: float | No
     The problem is a small LASSO with four heterogeneous clients (or, for a method that refuses psi, the same least
     squares without psi). The strategy returns the user's names, shapes and dtypes; its state keeps its dtypes and
     shapes, a round does not change its arrays in place, and after saving and loading, the next round is identical bit
-    for bit; the same seed gives identical results; a round without valid replies changes nothing; with one local step
-    it comes to the solution.
+    for bit; the same seed gives identical results; with one local step it comes to the solution.
 
     Parameters
     ----------
@@ -691,14 +672,10 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     _ = run(other, 4)
     got, expected = ({name: (a.dtype, *a.shape) for name, a in each.items()} for each in (result.arrays, start))
     require(got == expected, f"the arrays came back as {got}, the user gave {expected}")
-    metrics = result.train_metrics_clientapp[2]
-    lacking = {"num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"} - {*metrics}
-    require(not lacking, f"the round's metrics lack {sorted(lacking)}")
     equal = all(map(np.array_equal, one.state, other.state))
     require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
     with tempfile.TemporaryDirectory() as folder:
         run(twin, 2, callbacks=[Checkpoint(path := f"{folder}/run.npz")])
-        require(not known(attempt(lambda: run(other, 4, resume=path))), "a run goes on from a file of other settings")
         run(twin, 4, resume=path)
     require(all(map(np.array_equal, one.state, twin.state)), "two runs of one seed differ, of which one was resumed")
     for number, (state, held) in enumerate(states, 1):
@@ -708,14 +685,6 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
             kinds = [(np.asarray(each).dtype, *np.shape(each)) for each in (value, now)]
             good = not np.ndim(value) or (kinds[0][0] in (np.float64, np.bool_) and kinds[0] == kinds[1])
             require(good, f"state.{name} is {kinds[0]}, then {kinds[1]}; expected float64, one shape")
-
-    before = one.state
-    grid = InProcessGrid(cast(Any, lambda message, context: None), 4)
-    with quiet(50):
-        messages = one.configure_train(5, result.arrays, ConfigRecord(), grid)
-        arrays, metrics = one.aggregate_train(5, grid.send_and_receive(messages))
-    require(one.state is before, "a round without replies changed the state")
-    require(arrays and metrics and metrics["skipped"] == 1, f"a round without replies gave {arrays} and {metrics}")
     if tolerance is not None:
         w = np.zeros(7)
         bound = psi.bind(objectives[0].layout)

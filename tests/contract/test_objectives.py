@@ -246,8 +246,6 @@ def _both(factor=1.0, *, whole=True, of=0):
         ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
         ("batches", _batches(lambda all, work, _: all if work.steps is None else all[1:]), r"Steps\("),
         ("batches", _batches(rng=lambda rng: _ELSEWHERE), "generators of the same seed"),
-        ("buffers", lambda self: {"count": np.array(0)}, "not optimised"),
-        ("load_buffers", lambda self, buffers: None, "load_buffers takes a name"),
     ],
 )
 def test_the_checker_notices(name, broken, message):

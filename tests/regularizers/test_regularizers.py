@@ -405,8 +405,6 @@ class Broken(regularizers.Regularizer):
             soft = np.where(soft == 0, -0.0, soft).astype(v.dtype)
         if self.fault == "nan":
             soft = np.nan_to_num(soft)
-        if self.fault == "dtype":
-            return soft.astype(np.float64)
         if self.fault == "expansive":
             soft *= v.dtype.type(1.01)
         if out is None or self.fault == "out":
@@ -418,7 +416,7 @@ class Broken(regularizers.Regularizer):
         return out
 
 
-@pytest.mark.parametrize("fault", ["no value", "value", "step", "-0.0", "nan", "dtype", "expansive", "out", "in place"])
+@pytest.mark.parametrize("fault", ["no value", "value", "step", "-0.0", "nan", "expansive", "out", "in place"])
 def test_the_checker_finds_every_fault(fault):
     check_regularizer(Broken("none"))
     refused("Broken", check_regularizer, Broken(fault), kind=AssertionError)
