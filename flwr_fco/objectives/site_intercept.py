@@ -146,11 +146,6 @@ class SiteIntercept(Linear):
     ConfigurationError
         If the objective is another one or has no intercept, or a logistic one has fewer than 10 rows.
 
-    Warns
-    -----
-    UserWarning
-        If a logistic one has fewer than 25 rows.
-
     Notes
     -----
     An intercept for each client biases logistic coefficients away from 0 where clients have few rows: a true 1 becomes
@@ -180,7 +175,7 @@ class SiteIntercept(Linear):
             raise ConfigurationError(f"{prefix}; a linear loss with one output has one")
         if not objective.intercept:
             raise ConfigurationError("the objective has intercept=False; an intercept of each site needs True")
-        if isinstance(objective, Logistic):
+        if isinstance(objective, Logistic) and objective.num_examples < FEWEST_ROWS:
             check_site_rows({"this site": objective.num_examples})
         # All that there is of the rows, and of the labels.
         vars(self).update(vars(objective))

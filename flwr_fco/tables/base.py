@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -54,20 +54,6 @@ _CONSTANT = 1e-13
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
-
-
-@contextmanager
-def _separation_named(names: Sequence[str], outputs: int) -> Iterator[None]:
-    """Say by which columns an outcome is separable."""
-    try:
-        yield
-    except SeparableError as error:
-        columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.indices)))
-        raise ConfigurationError(
-            f"the outcome is separable by {columns}: from these columns alone it follows which rows have an event, so "
-            "that their coefficients have no finite best value. Look for a column that says the outcome and for levels "
-            "without events, or penalise these columns"
-        ) from error
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -391,12 +377,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _sited(self, objective: Linear) -> Objective:
         """Return a client's objective, with an intercept of its own if that is asked for."""
-        if self.site_intercepts != "local":
-            return objective
-        with warnings.catch_warnings():
-            # Who knows all sites names those with few rows.
-            warnings.simplefilter("ignore", UserWarning)
-            return SiteIntercept(objective)
+        return SiteIntercept(objective) if self.site_intercepts == "local" else objective
 
     def intercept_for(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.
@@ -725,8 +706,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             # Of an earlier fit.
             self.__dict__.pop(name, None)
         start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
-        with _separation_named(names, outputs):
+        try:
             result = strategy.start(sites.grid, start, rounds, sites.timeout)
+        except SeparableError as error:
+            columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.indices)))
+            raise ConfigurationError(
+                f"the outcome is separable by {columns}: from these columns alone it follows which rows have an event, "
+                "so that their coefficients have no finite best value. Look for a column that says the outcome and for "
+                "levels without events, or penalise these columns"
+            ) from error
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
         self.n_iter_ += len(metrics)

@@ -27,7 +27,6 @@ with binary outcome (Stat. Med. 2001).
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -549,10 +548,7 @@ def _with_own_intercept(objective: Any, numbers: Any) -> Any:
         return objective
     if isinstance(objective, Logistic) and objective.num_examples < numbers["least"]:
         return objective if numbers["pooled"] else None
-    with warnings.catch_warnings():
-        # Who asks knows which sites have few rows.
-        warnings.simplefilter("ignore", UserWarning)
-        return SiteIntercept(objective)
+    return SiteIntercept(objective)
 
 
 def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> NDArray[np.float64]:

@@ -32,10 +32,8 @@ MOST_COLUMNS = 2_000
 #: and below which there is a warning (docs/benchmarks/intervals.md).
 _EVENTS = 5
 _FEW_EVENTS = 10
-#: The smallest standard error of one site, relative to that of all sites together; and its largest estimate, relative
-#: to the median of the sites.
+#: The smallest standard error of one site, relative to that of all sites together.
 _SMALLEST = 1.0 / 3.0
-_LARGEST = 1_000.0
 #: Rounding error of a site's derivatives, relative to others that bound them.
 _ROUNDING = 1e-6
 #: Clusters below which their intervals are too short.
@@ -525,30 +523,26 @@ class Inference:
     def _plausible(self, found: Estimates, sums: Sums) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:
         """Return each site's own estimates, errors and degrees of freedom, and who is left out for impossible ones."""
         count = len(self.names)
-        said = {self._named(own): own.vectors for own in self.reported if own.numbers["reported"]}
-        given = {
-            site: tuple(own[name][:count] for name in ("estimate", "error", "degrees")) for site, own in said.items()
-        }
-        sizes = {site: np.abs(estimate) + np.abs(error) for site, (estimate, error, _) in given.items()}
-        usual = np.sort([np.zeros(count), *sizes.values()], axis=0)[(len(sizes) + 1) // 2]
-        doubted = []
         together = found.error
         if self.cluster == "site" and found.inverse is not None:
             # A site's own error knows of no spread between sites.
             together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
-        for site, size in sizes.items():
-            estimate, error, _ = given[site]
+        given = dict[str, tuple[Vector, ...]]()
+        doubted = []
+        for own in self.reported:
+            if not own.numbers["reported"]:
+                continue
+            site = self._named(own)
+            estimate, error, degrees = (own.vectors[name][:count] for name in ("estimate", "error", "degrees"))
             # What all rows together say of a coefficient is no less than what one site's say.
-            small = error < _SMALLEST * together
-            large = size > _LARGEST * usual
-            for j in np.flatnonzero(small if small.any() else large)[:1].tolist():
-                own = f"standard error of {self.names[j]} is {error[j]:.3g}"
-                why = f"{own}, and that of all sites together {together[j]:.3g}"
-                if not small[j]:
-                    own = f"estimate of {self.names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}"
-                    why = f"{own}, of most sites below {usual[j]:.3g}"
-                del given[site]
-                doubted.append(f"{site} is left out: its {why}")
+            small = np.flatnonzero(error < _SMALLEST * together).tolist()
+            if small:
+                why = f"standard error of {self.names[small[0]]} is {error[small[0]]:.3g}"
+                doubted.append(
+                    f"{site} is left out: its {why}, and that of all sites together {together[small[0]]:.3g}"
+                )
+            else:
+                given[site] = estimate, error, degrees
         return given, doubted
 
     def _reasons(self, doubted: list[str]) -> str:
