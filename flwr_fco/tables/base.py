@@ -320,6 +320,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
         `rows` are X, y, their weights, groups, and the site that is left out.
         """
+        self._check_settings()
         chosen = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
         self.without_ = rows[-1]
@@ -439,7 +440,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, groups: Any, without: Any = None, *, reset: bool = True
     ) -> list[reading.Client]:
         """Return the clients' rows, read and checked; without `reset` they have the columns of the fit."""
-        self._check_settings()
         given = reading.clients_of(X, y, sample_weight)
         apart = given[0].site is not None
         if apart and groups is not None:
@@ -518,18 +518,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
         """Return what the sites of a grid say of their tables, and then first."""
-        self._check_settings()
-        features = self.codebook.features if features is None and self.codebook is not None else features
-        tables = None
-        if features is None:
-            tables = self._named_tables(grid)
-            features = tables.columns
-        whole = isinstance(features, Integral) and not isinstance(features, bool)
-        names = [] if isinstance(features, Real) else list(features)
-        d = int(features) if whole else len(names)
-        if d < 1:
-            prefix = f"features={features!r}; expected the names of the sites' columns in their order"
-            raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
+        names, d, tables = self._columns_over(grid, features)
         self._factors = reading.factors_of(self._given_factors, names, d)
         self._sites = [] if self.codebook is None else list(self.codebook.sites)
         tables = tables or self._tables_at(grid, names_of(names))
@@ -582,14 +571,24 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         check_count(len(nodes) - len(failed), self.num_clients, why)
         return tables
 
-    def _named_tables(self, grid: Any) -> Tables:
-        """Ask the sites what their columns are."""
-        tables = self._tables_at(grid, None)
-        if tables.columns is None:
-            prefix = "no site names its columns, as arrays do not"
-            raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
-        tables.own = tables.own._replace(columns=tables.columns)
-        return tables
+    def _columns_over(self, grid: Any, features: Any) -> tuple[list[str], int, Tables | None]:
+        """Return the names of the sites' columns, how many they are, and the tables if sites were asked for them."""
+        features = self.codebook.features if features is None and self.codebook is not None else features
+        tables = None
+        if features is None:
+            tables = self._tables_at(grid, None)
+            features = tables.columns
+            if features is None:
+                prefix = "no site names its columns, as arrays do not"
+                raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
+            tables.own = tables.own._replace(columns=features)
+        whole = isinstance(features, Integral) and not isinstance(features, bool)
+        names = [] if isinstance(features, Real) else list(features)
+        d = int(features) if whole else len(names)
+        if d < 1:
+            prefix = f"features={features!r}; expected the names of the sites' columns in their order"
+            raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
+        return names, d, tables
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:

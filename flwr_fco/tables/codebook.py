@@ -11,7 +11,7 @@ import ast
 import json
 import math
 import tomllib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -199,19 +199,15 @@ class Column(Choice):
 
     def _number(self, entry: Any) -> float:
         if self.levels:
-            # 1, 1.0 and True are one level, as they are one key of a dict.
-            return float(self._indices.get(entry, math.nan)) if isinstance(entry, Hashable) else math.nan
+            # 1, 1.0 and True are one level.
+            return float(list(self.levels).index(entry)) if entry in self.levels else math.nan
         return float(entry) if isinstance(entry, Real) else math.nan
-
-    @cached_property
-    def _indices(self) -> dict[Any, int]:
-        return {level: place for place, level in enumerate(self.levels)}
 
     def columns(self, name: str, values: Vector) -> dict[str, Vector]:
         """Return the model's columns by name, of entries as :meth:`parsed` returns them."""
         if self.levels:
             missing = np.isnan(values)
-            made = [np.where(missing, np.nan, values == self._indices[level]) for level in self.shown]
+            made = [np.where(missing, np.nan, values == list(self.levels).index(level)) for level in self.shown]
         else:
             made = list(self.spline(values)) if self.knots else [self.scaled(values)]
         return dict(zip(self.names(name), made, strict=True))

@@ -6,7 +6,6 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,17 +253,15 @@ def describe(
 def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: float) -> Any:
     """Ask the sites of a grid."""
     outputs = 1
-    tables = Tables(settled=True)
     if model._kind is CLASSES:
         model.classes_ = classes = np.unique(model._all_classes(classes))
         outputs = classes.size if classes.size > 2 else 1
-    names = features if model.codebook is None else model.codebook.features
-    if names is None:
-        tables = model._named_tables(grid)
-        names = tables.columns
-        tables.compare(len(names))
-    names = [f"x{j}" for j in range(names)] if isinstance(names, Integral) else list(names)
+    names, d, asked = model._columns_over(grid, features if model.codebook is None else None)
+    if asked is not None:
+        asked.compare(d)
+    names = names or [f"x{j}" for j in range(d)]
     columns = columns_of(model, names, classes)
+    tables = asked or Tables(settled=True)
     run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}

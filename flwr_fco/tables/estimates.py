@@ -523,23 +523,21 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     numbers = question.numbers
     used: Any = _with_own_intercept(objective, numbers) if numbers["own"] else objective
     size = w.size
-    reported = {"loss": 0.0}
-    vectors = dict[str, Any]()
+    upper = np.triu_indices(size)
+    loss = clusters = 0.0
     gradient = np.zeros(size)
     block = np.zeros((size, size))
     meat = np.zeros((size, size))
     if used is not None:
         count = used.layout.size
-        reported["loss"], gradient[:count] = used.value_and_gradient(w[:count])
+        loss, gradient[:count] = used.value_and_gradient(w[:count])
         block[np.triu_indices(count)] = used.hessian_block(w[:count], np.arange(count))
-    if numbers["clustered"]:
-        reported["clusters"] = 0.0
-        if used is not None:
+        if numbers["clustered"]:
             sums = _summed(used.row_gradients(w[:count]), objective.clusters)
             meat[:count, :count] = sums.T @ sums / used.num_examples
-            reported["clusters"] = float(len(sums))
-        vectors["meat"] = meat[np.triu_indices(size)]
-    return Answer(reported, {"gradient": gradient, "block": block[np.triu_indices(size)], **vectors})
+            clusters = float(len(sums))
+    vectors = {"gradient": gradient, "block": block[upper]} | ({"meat": meat[upper]} if numbers["clustered"] else {})
+    return Answer({"loss": loss, "clusters": clusters}, vectors)
 
 
 def _with_own_intercept(objective: Any, numbers: Any) -> Any:

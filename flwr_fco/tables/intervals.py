@@ -336,9 +336,8 @@ class Inference:
         triangle = (self.size * (self.size + 1) // 2,)
         numbers = {"own": self.own, "least": FEWEST_ROWS, "pooled": bool(self.pooled), "clustered": clustered}
         shapes = {"gradient": (self.size,), "block": triangle} | ({"meat": triangle} if clustered else {})
-        wanted = ("loss", *("clusters",) * clustered)
         as_floats = {name: float(number) for name, number in numbers.items()}
-        request = Request("derivatives", as_floats, wanted, shapes, (), _check_possible)
+        request = Request("derivatives", as_floats, ("loss", "clusters"), shapes, (), _check_possible)
         answers = ask(self.run, request, np.append(point, np.zeros(self.size - point.size)))
         if self.run.left_out or not answers:
             raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(reasons_of(self.run))}")

@@ -342,8 +342,6 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
         raise ConfigurationError(
             f"{prefix}; expected the client of each row: leave such rows out, or give them a group"
         )
-    if len({isinstance(name, str) for name in given.tolist()}) > 1:
-        raise ConfigurationError("groups has texts and others; expected one kind, as '1' and 1 would be two clients")
     return np.unique(given, return_inverse=True)
 
 
