@@ -564,7 +564,7 @@ def check_means(vectors: Mapping[str, Vector], reported: Terms, w: Vector, outpu
         raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 
-def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Vector], count: int | None) -> None:
+def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Vector], count: int) -> None:
     """Check a Hessian on some coordinates: it is positive semidefinite, and no larger than that of the loss.
 
     Parameters
@@ -575,20 +575,19 @@ def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Ve
         The coordinates.
     vectors : mapping of str to ndarray
         What else the client says.
-    count : int or None
-        Number of coefficients; None: no curvature bounds the diagonal.
+    count : int
+        Number of coefficients.
     """
     reported = Terms(*vectors["terms"].tolist())
     diagonal = np.diag(block)
     if (diagonal < 0.0).any():
         raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
-    if count is not None:
-        square, known = vectors.get("square", np.zeros(2)).tolist()
-        most = np.where(on < count, square + reported.l2 if known else math.inf, reported.factor or math.inf)
-        beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
-        if beyond.size:
-            value, limit = diagonal[beyond[0]], most[beyond[0]]
-            raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
+    square, known = vectors.get("square", np.zeros(2)).tolist()
+    most = np.where(on < count, square + reported.l2 if known else math.inf, reported.factor or math.inf)
+    beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
+    if beyond.size:
+        value, limit = diagonal[beyond[0]], most[beyond[0]]
+        raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
     roots = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
     empty = diagonal == 0.0
     indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
