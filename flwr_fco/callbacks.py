@@ -180,14 +180,10 @@ class EarlyStopping(Callback):
         if (tol is None) == (validation is None) or (certificate is not None and tol is None):
             wrong = f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol"
             raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
-        self.certificate = certificate
-        self.validation = validation
+        self.certificate = checked("certificate", certificate, Score | str | None)
+        self.validation = checked("validation", validation, Score | str | None)
         named = {"certificate": certificate, "validation": validation}
         self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
-        is_function = callable(self._looks_at) and not isinstance(self._looks_at, type)
-        if not is_function and not isinstance(self._looks_at, str | None):
-            prefix = f"{self._kind}={self._looks_at!r}; expected a function of the arrays"
-            raise ConfigurationError(f"{prefix}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
         self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
         self.every: int = checked("every", every, int, AT_LEAST_ONE)

@@ -291,7 +291,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     Raises
     ------
     ConfigurationError
-        If the object has no nodes and edges, or the graph is not connected.
+        If the graph is not connected.
 
     Examples
     --------
@@ -299,8 +299,6 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     >>> from_graph(networkx.grid_2d_graph(2, 3, periodic=True)).num_nodes
     6
     """
-    if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
-        raise ConfigurationError(f"{graph!r} has no nodes and edges; expected a networkx graph, or use from_edges")
     nodes = list(graph.nodes)
     with suppress(TypeError):  # Numbers beside texts have no order.
         nodes = sorted(nodes)

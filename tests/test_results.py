@@ -192,7 +192,7 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path
         (Checkpoint, {"path": "state.txt"}, "expected the name of a file that ends in .npz"),
         (Checkpoint, {"path": "state.npz", "every": 0}, "every=0; expected a whole number >= 1"),
         (Checkpoint, {"path": "state.npz", "every": 1.5}, "every=1.5 is a float; expected a whole number"),
-        *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": float})),
+        *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": 3.0})),
         *((EarlyStopping, {"tol": 1.0, **more}, "expected") for more in ({"validation": "x"}, {"patience": 0})),
         *((EarlyStopping, given, "expected") for given in ({"tol": -1.0}, {"tol": 1.0, "certificate": 3})),
     ],

@@ -87,7 +87,6 @@ def test_disagreement_of_rows():
         (lambda: from_edges([4], 3), "edge 4 does not join"),
         (lambda: ring(0), "num_nodes=0"),
         (lambda: chain(2.5), "num_nodes=2.5"),
-        (lambda: from_graph([(0, 1)]), "no nodes and edges"),
     ],
 )
 def test_what_is_no_graph_is_refused_in_words(make, message):

@@ -64,7 +64,7 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     Raises
     ------
     ConfigurationError
-        If the map is neither, or Q is not positive.
+        If the map is neither.
 
     Examples
     --------
@@ -72,10 +72,6 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     >>> restricted_map(PNorm(12.0), np.zeros(3), 4.0).radius
     2.0
     """
-    if radius_squared is not None and not 0.0 < radius_squared < math.inf:
-        raise ConfigurationError(
-            f"radius_squared={radius_squared!r}; expected a finite number > 0, or None for no ball"
-        )
     plain = isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None
     if not plain and not isinstance(mirror_map, Euclidean):
         raise ConfigurationError(

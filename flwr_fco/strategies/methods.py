@@ -222,7 +222,7 @@ class ReFedDAGT(StepStrategy):
     algorithm = restricted_gradient_tracking.RestrictedGradientTracking
     theory = "1/(L K)"
     client_state: Ledger = field(default=Ledger())
-    radius_squared: float | None = None
+    radius_squared: float | None = field(default=None, metadata=POSITIVE)
 
     def _check(self) -> None:
         super()._check()
@@ -362,7 +362,7 @@ class DReFedDAGT(DFedDAGT):
 
     algorithm = decentralized.DecentralizedRestricted
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
-    radius_squared: float | None = None
+    radius_squared: float | None = field(default=None, metadata=POSITIVE)
     stages: Sequence[Stage] = ()
     reference: Reference = field(default=Reference())
 

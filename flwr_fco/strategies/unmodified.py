@@ -19,7 +19,6 @@ from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, are_numbers, is_
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
-from flwr_fco.work import FirstOrder
 
 _SHOWN = 5
 
@@ -122,11 +121,10 @@ def read_model(
         raise FormError(f"it lacks the metric {key!r}, its weight")
     # As with FedAvg, a client need not say more than its weight.
     examples = metrics.pop(EXAMPLES, metrics.get(key, math.nan))
-    work = options.work
-    steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)
+    steps = metrics.pop(STEPS, options.work.steps or 1)
     elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
-    if not isinstance(work, FirstOrder) or options._density is not None:
-        elapsed = None if options._density is None else 1.0
+    if options._density is not None:
+        elapsed = 1.0
     # Of a site with one class there is no AUC: that costs this number and not the training.
     kept = {name: value for name, value in metrics.items() if name == key or are_numbers(value)}
     return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=kept, pass_through=passed)
