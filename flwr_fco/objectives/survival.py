@@ -189,7 +189,7 @@ class CoxRegression(Linear):
         Strength of a ridge term.
     sample_weight : array-like, shape (n,), optional
         Weight v_i > 0 of each row: F = 1/sum v sum_i v_i [ log sum_j v_j exp(eta_j) - eta_i ], and tied events of
-        "efron" have their mean weight, as in R. A client counts by its rows; see :class:`LeastSquares`.
+        "efron" have their mean weight, as in R. A client counts by its rows; see :class:`~flwr_fco.objectives.Linear`.
     offset : array-like, shape (n,), optional
         The o_i; 0 by default.
 

@@ -373,7 +373,8 @@ class Codebook(Choice):
         lacking = {name: np.flatnonzero(np.isnan(own)) for name, own in values.items()}
         lacking = {name: rows for name, rows in lacking.items() if rows.size}
         for name, rows in lacking.items():
-            logger.warning("%s: %s is missing in %d rows: %s", whose, name, rows.size, rows[:_SHOWN].tolist())
+            more = ", ..." if rows.size > _SHOWN else ""
+            logger.warning("%s: %s is missing in %d rows: %s%s", whose, name, rows.size, rows[:_SHOWN].tolist(), more)
         kept = np.asarray(~np.isnan(list(values.values())).any(axis=0))
         if lacking and (self.incomplete == "refuse" or not kept.any()):
             prefix = f"{whose} has missing entries of {listed(list(lacking))}"
