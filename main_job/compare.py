@@ -152,7 +152,7 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
     from matplotlib.ticker import PercentFormatter
 
     # Two panels of this size can be read on a telephone.
-    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    figure = Figure(figsize=(5.2, 3.3), layout="constrained")
     panels = figure.subplots(1, 2)
     titles = {"density": "coefficients that are not 0", "accuracy": "test accuracy"}
     looks: dict[str, dict[str, Any]] = dict(zip(runs, _LOOKS, strict=False))
@@ -174,7 +174,9 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[1].legend(fontsize=9, loc="lower right", frameon=False)
+    # Below both panels: inside of one it would lie on the first rounds.
+    lines, names = panels[1].get_legend_handles_labels()
+    figure.legend(lines, names, fontsize=9, loc="outside lower center", ncols=2, frameon=False)
     last = [list(rounds.values())[-1] for rounds in runs.values()]
     if len(last) > 1 and last[0]["density"] < last[1]["density"] and last[0]["accuracy"] >= last[1]["accuracy"]:
         kept = [f"{100 * metrics['density']:.0f} %" for metrics in last]
