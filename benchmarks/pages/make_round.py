@@ -33,7 +33,7 @@ def main() -> None:
     box(axes, 0.1, 1.06, 1.7, 1.3, "1  server", "sends its dual\n$z$ and $t$, the sum\nof step sizes")
     for i, y in enumerate((2.4, 1.25, 0.1)):
         steps = "$w = \\mathrm{prox}_{t\\psi}(z)$\n$z \\leftarrow z - \\eta_c\\,\\nabla F(w)$, repeated"
-        box(axes, 2.8, y, 2.5, 1.0, f"2  client {'12M'[i]}", steps)
+        box(axes, 2.8, y + 0.04, 2.5, 0.92, f"2  client {'12M'[i]}", steps)
         arrow(axes, (1.9, 1.71), (2.68, y + 0.46), DUAL)
         arrow(axes, (5.42, y + 0.46), (6.2, 1.71), DUAL)
     axes.text(5.86, 2.62, "increments\nof $z$", fontsize=9.5, color=DUAL, va="bottom")
