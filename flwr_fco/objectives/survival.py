@@ -278,6 +278,9 @@ class CoxRegression(Linear):
     def weighs_rows(self) -> bool:
         return bool(np.ptp(self.link.raw) > 0.0)
 
+    def moments(self) -> tuple[Vector, Vector]:
+        return design.moments(self.features, self.link.raw / self.link.raw.sum())[:2]
+
     def unweighted(self) -> Self:
         other = super().unweighted()
         other.link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)

@@ -53,8 +53,9 @@ _ROUNDING = 1e-12
 def first(question: Question, objective: Objective) -> Answer:
     """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
 
-    ``weighted`` is 1 if the weights are unequal. ``within`` are the variances about the means of the strata of survival
-    times, or the same.
+    The loss is counted from the least that it can be, as that of weighted survival times may be below 0. ``weighted``
+    is 1 if the weights are unequal. ``within`` are the variances about the means of the strata of survival times, or
+    the same.
     """
     assert isinstance(objective, Linear)
     if CENTRE in objective.state:
@@ -63,7 +64,7 @@ def first(question: Question, objective: Objective) -> Answer:
     value, gradient = objective.value_and_gradient(question.vectors["primal"])
     means, variances = objective.moments()
     vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
-    numbers = {"loss": value, "mass": objective.mass, "weighted": objective.weighs_rows}
+    numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
     numbers["dense"] = isinstance(objective.features, np.ndarray)
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
 

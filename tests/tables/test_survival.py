@@ -78,7 +78,10 @@ def test_the_solution_is_that_of_pooled_rows_stratified_by_site(ties, alpha, l1_
         options = {"ties": ties, "strata": ROWS[kept], "sample_weight": mass[kept]}
         whole = CoxRegression(ALL[kept], y[kept, 0], y[kept, 1], **options)
         best = centralized_solution([whole], psi, tol=1e-12)
-        assert_allclose(model.fit(X, PLAIN, np.split(mass, 4)).coef_, best, atol=1e-8)
+        for unit in (1.0, 1e-3):
+            assert_allclose(model.fit(X, PLAIN, np.split(unit * mass, 4)).coef_, best, atol=1e-8)
+        scaled = clone(model).set_params(standardize=True).fit(X, PLAIN, np.split(mass, 4)).summary().table()
+        assert_allclose(scaled["deviation"] ** 2, np.diag(np.cov(ALL.T, aweights=mass, ddof=0)))
 
 
 def test_times_and_events_are_taken_in_the_ways_in_which_they_are_at_hand():
