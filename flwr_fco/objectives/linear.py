@@ -389,16 +389,15 @@ class Linear(Objective):
         return self._weighted(curved, rows) / self.num_examples
 
     def row_gradients(self, w: Vector) -> NDArray[np.float64]:
-        """Return the gradient of each row's part of the loss, shape (n, layout.size), of a loss with one output.
+        """Return the gradient of each row's part of the loss, shape (n, layout.size).
 
         Their mean is the gradient without the l2 term; what clustered standard errors are made of.
         """
         values = design.dense(self.features).astype(np.float64)
         if self.intercept:
             values = np.column_stack([values, np.ones(self.num_examples)])
-        return np.asarray(
-            self._centred(values, w) * self._weighted(self.link.slope(self.scores(w), self.targets))[:, None]
-        )
+        slopes = self._weighted(self.link.slope(self.scores(w), self.targets)).reshape(self.num_examples, 1, -1)
+        return np.asarray(self._centred(values, w)[:, :, None] * slopes).reshape(self.num_examples, -1)
 
     def _centred(self, values: NDArray[np.float64], w: Vector) -> NDArray[np.float64]:
         """Return the rows' columns less what is profiled out of the loss: nothing."""

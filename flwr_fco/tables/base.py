@@ -473,7 +473,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         try:
             X, y = validate_data(self, own.features, self._targets(own.y), reset=reset, **checks)
-            if y.dtype == object and any(map(is_missing, y.tolist())):
+            if y.dtype.kind in "OmM" and any(map(is_missing, y.tolist())):
                 raise ValueError("y has labels that are missing")
             return own._replace(features=X, y=y, weights=reading.row_weights(own.weights, X))
         except (TypeError, ValueError) as error:
@@ -644,8 +644,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
             null -= 0.5 * float(sites.slopes(1)[0]) ** 2
-            # Of targets that are all the same, or far from 0, what is left of them is rounding.
-            null = max(null, _CONSTANT * at_zero)
+        elif self._common_intercept and self._kind is COUNTS:
+            # From 0, exposures of millions look like rates that fall without end.
+            level, null = sites.at_mean()
+            sites.start["intercept"] = Array(np.array([level]))
+        # Of targets that are all the same, or far from 0, what is left of them is rounding.
+        null = max(null, _CONSTANT * at_zero)
         tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
         return sites.strategy(tolerance=tolerance, regularizer=psi, hessian="none" if dense_solution else "block")
 
@@ -701,7 +705,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tolerance = strategy.tolerance
         inference = None if self._intervals is None else Inference(self, sites)
         self.n_iter_ += inference is not None
-        for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
+        for name in ("path_", "strength_", "covariance_", "log_likelihood_", "class_count_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
         start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
@@ -723,7 +727,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         unsolved = unbounded or not run_of(strategy).finished()
         if unsolved:
             prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
-            warnings.warn(prefix, ConvergenceWarning, stacklevel=5)
+            ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
+            ended += f"{self.duality_gap_:.3g}, is a loose bound, and a fit without a penalty has no need of one"
+            warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=5)
         if inference is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
             self._table, exchanges = inference.table(begin)

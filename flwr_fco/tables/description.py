@@ -283,14 +283,16 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
     found = list[Finding]()
     names = list[str]()
     for own in sites:
+        # As the table of a fit calls it.
+        called = own.name if isinstance(own.site, str) else f"site {own.site}"
         data = own.features if own.y is None else (own.features, own.y)
         try:
             objective = model._objective_of(data, order, None, *extra, whose=own.name)
             said = description(Question("description", objective.layout, {}), objective)
-            answers[own.name] = said._replace(examples=float(objective.num_examples))
+            answers[called] = said._replace(examples=float(objective.num_examples))
             names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
         except (FlwrFcoError, ValueError) as error:
-            found.append(Finding(own.name, "", f"{error}".removeprefix(f"{own.name} "), True))
+            found.append(Finding(called, "", f"{error}".removeprefix(f"{own.name} "), True))
     return columns_of(model, names, *(extra or [None])), names, answers, found
 
 

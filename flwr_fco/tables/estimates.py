@@ -571,13 +571,13 @@ def estimates(question: Question, objective: Objective) -> Answer:
     found = own_estimates(objective)
     zeros = np.zeros(objective.layout.size)
     estimate, error, degrees = (zeros, zeros, zeros) if found is None else found
-    mean, saturated = _counted(objective)
+    mean, saturated = counted(objective)
     numbers = {"reported": float(found is not None), "events": float(events), "others": float(others)}
     vectors = {"estimate": estimate, "error": error, "degrees": degrees}
     return Answer({**numbers, "mean": mean, "saturated": saturated}, vectors)
 
 
-def _counted(objective: Any) -> tuple[float, float]:
+def counted(objective: Any) -> tuple[float, float]:
     """Return the means of counts and of their log likelihoods at themselves; 0 of other losses."""
     if not isinstance(getattr(objective, "with_intercept", objective), Poisson):
         return 0.0, 0.0

@@ -116,7 +116,9 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
 
     @staticmethod
     def _targets(y: Any) -> Any:
-        """Return a site's targets, if they are no texts, whose error would show one."""
+        """Return a site's targets, if they are no texts, whose error would show one, and no dates."""
+        if np.asarray(y).dtype.kind in "mM":
+            raise PublicError("y holds dates or times, which have several units; expected numbers, such as days")
         if any(isinstance(own, str) for own in np.asarray(y).ravel().tolist()):
             raise PublicError("y holds texts; expected numbers, or for classes FederatedLogisticRegression")
         return y

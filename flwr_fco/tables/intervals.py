@@ -40,8 +40,9 @@ _ROUNDING = 1e-6
 _FEW_CLUSTERS = 20
 #: Sites from which on a spread between them can be estimated.
 _SITES = 3
-#: Names of sites in a line.
+#: Names of sites in a line, and a count of their rows below which it is not shown.
 _SHOWN = 5
+_SMALL = 5
 _LEVEL = {"range": (lambda level: 0.5 <= level < 1.0, "a number from 0.5 to 1, exclusive")}
 _DISTINCT = {"range": (lambda columns: 0 < len(set(columns)) == len(columns), "other columns")}
 
@@ -470,6 +471,8 @@ class Inference:
             columns |= {site: values[indices], f"{site} error": errors[indices]}
         rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}
         intercepts, more = self._intercepts(sums, found)
+        if kind is not SQUARES:
+            more.append(("Rows with events" if kind is COUNTS else "Events", self._events()))
         lines = [("Intervals", f"{100 * level:g} %, {self._how(found, sums)}; q over {len(indices)} columns"), *more]
         few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
         text = f"of {len(own)} of {len(sums.each)} sites{self._reasons(doubted)}{few * (len(own) < _SITES)}"
@@ -482,6 +485,16 @@ class Inference:
         # A model is kept without the sites' Hessians.
         of = sums.rows, float(len(sums.each)), sums.intercepts
         return Table(rows, tuple(own), lines, found._replace(inverse=None), of, intercepts, sums.meat is not None)
+
+    def _events(self) -> str:
+        """Return the sites' events in words, but for counts as small as sites withhold in other answers."""
+        texts = []
+        # Of one class at all its rows, a site with an intercept of its own may say none.
+        for own in (answer for answer in self.reported if self._named(answer) not in self.idle):
+            events, rows = own.numbers["events"], own.examples
+            shown = f"{events:.0f}" if _SMALL <= events <= rows - _SMALL else "-"
+            texts.append(f"{shown} of {rows:.0f} rows at {self._named(own)}")
+        return _first(texts) + f"; - is below {_SMALL}, or all but so few" * ("- of" in " ".join(texts[:_SHOWN]))
 
     def _how(self, found: Estimates, sums: Sums) -> str:
         """Return in words how the estimates and their errors are made."""
@@ -496,8 +509,9 @@ class Inference:
         """Return observed and expected events of the sites beside a common intercept, and what is said of them."""
         if self.own:
             lines = [("Intercepts of the table", "one of each site, which has stayed there")]
-            for which, why in ((self.pooled, "share one, of too few rows for their own"), (self.idle, "add nothing")):
-                lines += [(f"{len(which)} sites", f"{_first(which)}: {why}")] * bool(which)
+            nothing = "add nothing, of one class or without events"
+            for which, why in ((self.pooled, "share one, of too few rows for their own"), (self.idle, nothing)):
+                lines += [(f"{len(which)} site{'s' * (len(which) > 1)}", f"{_first(which)}: {why}")] * bool(which)
             return [], lines
         if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []
@@ -514,9 +528,7 @@ class Inference:
                 observed = events.get(site, math.nan)
                 ratio = observed / (observed - excess) if observed > excess else math.nan
                 rows.append({"site": site, "observed": observed, "expected": observed - excess, "ratio": ratio})
-        text = (
-            f"one of all sites; p = {p[0]:.3g} that they have the same one (Rao, {degrees[0]:.0f} degrees of freedom)"
-        )
+        text = f"one of all sites; p = {p[0]:.3g} of Rao's test that it is, {degrees[0]:.0f} degrees of freedom"
         return rows, [("Intercept of the table", f"{text}; where they differ, site_intercepts=None is right")]
 
     def _plausible(self, found: Estimates, sums: Sums) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:

@@ -188,6 +188,8 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     needed : bool
         Whether this column must be there.
     """
+    if any(map(np.ma.is_masked, (own.features, own.y, own.weights))):
+        raise PublicError(f"{own.name} has entries that are masked; leave such rows out, or fill them in")
     X, clusters = taken(own.features, cluster, needed=needed)
     own = own._replace(features=X, clusters=clusters)
     if codebook is None:

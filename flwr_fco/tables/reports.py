@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
@@ -57,7 +58,7 @@ def _cell(value: Any, digits: int) -> str:
 
 def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
     """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
-    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
+    return tuple(f"{label:.17g}" if isinstance(label, Real) else repr(label) for label in classes.tolist())
 
 
 #: Coefficients in the text of a summary, and sites with their own estimates, at most.
@@ -121,7 +122,14 @@ def summary_of(model: Any) -> Summary:
     if model._common_intercept:
         intercepts = np.atleast_1d(model.intercept_).tolist()
         shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
-    lines = [*model._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
+    odds = []
+    if isinstance(model, ClassifierMixin) and len(model.classes_) == 2:
+        # The rows of each class are not known where each site has an intercept of its own.
+        counts = [f" ({count:g})" for count in getattr(model, "class_count_", ())] or [""] * 2
+        other, one = (repr(label) + own for label, own in zip(model.classes_.tolist(), counts, strict=True))
+        odds = [("Odds", f"of {one} against {other}")]
+    lines = [*model._lines[:2], *odds, *model._lines[2:]]
+    lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
     text = aligned_columns(shown)
     if count > _SHOWN:
         text.append(f"    and {count - _SHOWN} more; all features: .table()")
@@ -180,13 +188,13 @@ class Tested(Reported):
     p: float
 
 
-def _tested(title: str, rows: list[dict[str, Any]], statistic: float, of: int, left: float) -> Tested:
+def _tested(title: str, rows: list[dict[str, Any]], statistic: float, of: int, left: float, digits: int = 3) -> Tested:
     """Return a test of so many degrees of freedom: F where the residuals have some, and else chi-squared."""
     many = math.isinf(left)
     p = float(stats.chi2.sf(statistic, of) if many else stats.f.sf(statistic, of, left))
     kind = f"chi-squared({of})" if many else f"F({of}, {left:g})"
     text = f"{title}: {kind} = {statistic:.5g}, p = {p:.3g}"
-    return Tested.of(text, (), aligned_columns(rows), rows=rows, statistic=statistic, degrees=(of, left), p=p)
+    return Tested.of(text, (), aligned_columns(rows, digits), rows=rows, statistic=statistic, degrees=(of, left), p=p)
 
 
 def _table_of(model: Any) -> Table:
@@ -265,9 +273,9 @@ def compared(model: Any, other: Any) -> Tested:
     if model._kind is SQUARES:
         squares = [found.noise * found.degrees for found in (large.found, small.found)]
         ratio = (squares[1] - squares[0]) / count / large.found.noise
-        return _tested("Ratio of mean squares", rows, ratio, count, large.found.degrees)
+        return _tested("Ratio of mean squares", rows, ratio, count, large.found.degrees, 6)
     statistic = 2.0 * (large.found.log_likelihood - small.found.log_likelihood)
-    return _tested("Likelihood ratio", rows, statistic, count, math.inf)
+    return _tested("Likelihood ratio", rows, statistic, count, math.inf, 6)
 
 
 @contextmanager

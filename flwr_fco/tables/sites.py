@@ -29,12 +29,13 @@ from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.estimates import counted
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
 #: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether they are
-#: unequal, whether columns are dense, and these columns' means, variances, and variances within strata.
-_NUMBERS = ("loss", "mass", "weighted", "dense")
+#: unequal, whether columns are dense, the mean of counts; and the columns' means, variances, and those within strata.
+_NUMBERS = ("loss", "mass", "weighted", "dense", "mean")
 _COLUMNS = ("means", "variances", "within")
 #: Ratio of a mean weight to the sites' median.
 _HEAVIEST = 10.0
@@ -65,7 +66,7 @@ def first(question: Question, objective: Objective) -> Answer:
     means, variances = objective.moments()
     vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
     numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
-    numbers["dense"] = isinstance(objective.features, np.ndarray)
+    numbers |= {"dense": isinstance(objective.features, np.ndarray), "mean": counted(objective)[0]}
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
 
 
@@ -279,6 +280,15 @@ class Sites:
     def slopes(self, count: int) -> Vector:
         """Return the derivatives by the last parameters at 0, of all rows."""
         return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
+
+    def at_mean(self) -> tuple[float, float]:
+        """Return the logarithm of the counts' mean rate, and the loss there; 0 and that at 0 without counts."""
+        mean = math.fsum(answer.weight * answer.numbers["mean"] for answer in self.answers)
+        exposure = mean + float(self.slopes(1)[0])
+        if not (mean > 0.0 and exposure > 0.0):
+            return 0.0, self.at_zero
+        level = math.log(mean / exposure)
+        return level, self.at_zero + mean - exposure - mean * level
 
     @property
     def level(self) -> float:

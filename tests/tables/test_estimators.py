@@ -118,6 +118,12 @@ REFUSED = {
     "l1_ratio=2.0": (FederatedElasticNet(l1_ratio=2.0), X, Y),
     "C=0.0.*a number > 0, or inf": (FederatedLogisticRegression(0.0), X, Y > 0),
     "1 class": (FederatedLogisticRegression(), X, np.ones(80, dtype=int)),
+    "y holds dates or times": (FederatedLasso(), X, Y.astype("M8[s]")),
+    "0: entries are missing .*: y in": (
+        FederatedLogisticRegression(),
+        [X],
+        [np.where(Y > 0, 1, np.nan).astype("M8[s]")],
+    ),
     "num_clients=0": (FederatedLasso(num_clients=0), X, Y),
     "alpha='0.1' is a str; expected a number": (FederatedLasso("0.1"), X, Y),
     "standardize='yes'": (FederatedLasso(standardize="yes"), X, Y),

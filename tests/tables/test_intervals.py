@@ -400,8 +400,10 @@ def test_a_common_intercept_comes_with_observed_and_expected_events():
     probability = np.split(means, np.cumsum([len(own) for own in targets])[:-1])
     for row, own, expected in zip(model._table.intercepts, targets, probability, strict=True):
         assert row["observed"] == own.sum()
+        assert f"{own.sum():.0f} of {own.size} rows at {row['site']}" in model.summary()
         assert row["expected"] == pytest.approx(expected.sum(), rel=1e-6)
         assert f"{row['ratio']:.3g}" in model.summary()
+    assert f"Odds: of 1.0 ({sum(map(sum, targets)):g}) against 0.0" in model.summary()
     assert "one of all sites; p = " in model.summary()
 
 

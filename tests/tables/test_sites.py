@@ -126,6 +126,7 @@ OTHER = [
     (r"part 1 has the columns .* part 0 has .*'crp'.* expected the same names", SECOND.rename(columns={"age": "z"})),
     (r"part 1 has the columns .* part 0 has .* expected the same names", SECOND.to_numpy()),
     (r"part 1 .* part 0 has .* expected the same names", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
+    ("part 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
     ("part 1 has rows of unequal length", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
     (r"part 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
     ("part 1: .*got scalar array(.|\n)*; expected a table", None),
