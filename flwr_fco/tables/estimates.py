@@ -42,6 +42,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
+from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.objectives.survival import time_trend
 
 Vector = NDArray[np.float64]
@@ -544,7 +545,7 @@ def _with_own_intercept(objective: Any, numbers: Any) -> Any:
     """Return the loss at the site's best intercept; of few rows of classes with the common one, or None."""
     if isinstance(objective, SiteIntercept) or not getattr(objective, "intercept", False):
         return objective
-    if isinstance(objective, Logistic) and objective.num_examples < numbers["least"]:
+    if isinstance(objective, Logistic) and objective.num_examples < FEWEST_ROWS:
         return objective if numbers["pooled"] else None
     return SiteIntercept(objective)
 
@@ -603,39 +604,10 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
         None with fewer than 10 rows a coefficient (of losses other than squares, 5 events, or rows without one), if
         columns are linearly dependent, or if classes can be separated without error.
     """
-    columns = int(np.prod(objective.layout["coefficients"].shape))
-    enough = min(events_of(objective)) >= columns * (_OWN_ROWS if _is_squares(objective) else _OWN_EVENTS)
-    return _minimum(objective) if enough else None
-
-
-def events_of(objective: Objective) -> tuple[int, int]:
-    """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
-
-    With an intercept of its own, the rows of a site of one class say nothing, and do not count.
-
-    Parameters
-    ----------
-    objective : Objective
-        The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
-    """
-    rows = objective.num_examples
-    labels = getattr(objective, "labels", None)
-    if _is_squares(objective):
-        return rows, rows
-    if labels is None or hasattr(objective, "num_events"):
-        return int(getattr(objective, "num_events", 0)), rows
-    idle = isinstance(objective, SiteIntercept) and objective.adds_nothing
-    ones = int(np.count_nonzero(np.asarray(labels) == 1))
-    return (0, 0) if idle else (ones, rows - ones)
-
-
-def _is_squares(objective: Objective) -> bool:
-    return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
-
-
-def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
-    """Return the unpenalised minimiser, its errors and their degrees; None if rounding or the data have none."""
     squares = _is_squares(objective)
+    columns = int(np.prod(objective.layout["coefficients"].shape))
+    if min(events_of(objective)) < columns * (_OWN_ROWS if squares else _OWN_EVENTS):
+        return None
     size = objective.layout.size
     intercepts = float(isinstance(objective, SiteIntercept) and not objective.adds_nothing)
 
@@ -661,6 +633,31 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
         # Such as an exact fit.
         return None
     return (found.estimate, found.error, freedom) if found.error.all() else None
+
+
+def events_of(objective: Objective) -> tuple[int, int]:
+    """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
+
+    With an intercept of its own, the rows of a site of one class say nothing, and do not count.
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
+    """
+    rows = objective.num_examples
+    labels = getattr(objective, "labels", None)
+    if _is_squares(objective):
+        return rows, rows
+    if labels is None or hasattr(objective, "num_events"):
+        return int(getattr(objective, "num_events", 0)), rows
+    idle = isinstance(objective, SiteIntercept) and objective.adds_nothing
+    ones = int(np.count_nonzero(np.asarray(labels) == 1))
+    return (0, 0) if idle else (ones, rows - ones)
+
+
+def _is_squares(objective: Objective) -> bool:
+    return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
 
 
 @answers_to("trend")

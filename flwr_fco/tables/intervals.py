@@ -335,7 +335,7 @@ class Inference:
         """Return what all sites say of their derivatives at a point."""
         self.exchanges += 1
         triangle = (self.size * (self.size + 1) // 2,)
-        numbers = {"own": self.own, "least": FEWEST_ROWS, "pooled": bool(self.pooled), "clustered": clustered}
+        numbers = {"own": self.own, "pooled": bool(self.pooled), "clustered": clustered}
         shapes = {"gradient": (self.size,), "block": triangle} | ({"meat": triangle} if clustered else {})
         as_floats = {name: float(number) for name, number in numbers.items()}
         request = Request("derivatives", as_floats, ("loss", "clusters"), shapes, (), _check_possible)
