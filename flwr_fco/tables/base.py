@@ -349,11 +349,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
         check_fields(copy.copy(self))
-        if self.site_intercepts and not self.fit_intercept:
-            raise ConfigurationError(
-                f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None, or "
-                "fit_intercept=True with 'local' for one of each site, or 'common'"
-            )
         if self._path is not None and self._path.folds is None:
             raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
 

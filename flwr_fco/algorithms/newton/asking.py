@@ -252,15 +252,15 @@ class Known(NamedTuple):
         Of the pooled loss.
     reported : Terms
         Means, and what the first client says of its loss.
-    reason : str
-        Why there is no duality gap; empty if there is one.
+    certified : bool
+        Whether there is a duality gap, if all clients' losses are of one kind.
     """
 
     psi: BoundRegularizer
     w: Vector
     gradient: Vector
     reported: Terms
-    reason: str
+    certified: bool
 
     @classmethod
     def of(cls, psi: BoundRegularizer, w: Vector, replies: Replies) -> Known:
@@ -268,10 +268,8 @@ class Known(NamedTuple):
         pairs = [(uplink.weight, dense(uplink.vectors["terms"])) for uplink in replies]
         facts = pairs[0][1][3:]
         reported = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
-        reason = gaps.why_none(psi, reported.l2) if reported.link else "the clients' losses are not known to be convex"
-        if any(not np.array_equal(own[3:], facts) for _, own in pairs):
-            reason = "the clients' losses are of several kinds"
-        known = cls(psi, w, cls.gradient_of(replies), reported, reason)
+        certified = bool(reported.link) and not gaps.why_none(psi, reported.l2)
+        known = cls(psi, w, cls.gradient_of(replies), reported, certified)
         if reported.name == "cox" and reported.loss == 0.0 and not known.gradient.any():
             raise ConfigurationError(
                 "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
@@ -313,7 +311,7 @@ class Known(NamedTuple):
     def dual(self, once: Any) -> tuple[float, Vector]:
         """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
 
-        That is a gradient A'u/n, shape (d,). There is none with a :attr:`reason`.
+        That is a gradient A'u/n, shape (d,). There is none unless :attr:`certified`.
 
         Parameters
         ----------

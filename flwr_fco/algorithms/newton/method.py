@@ -274,7 +274,7 @@ class ProximalNewton(Algorithm):
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
         lower, proved = state.lower, state.proved
-        if not known.reason and state.facts[0] >= 0.0:
+        if known.certified and state.facts[0] >= 0.0:
             found, slopes = known.dual(state)
             zeros = known.zeros(objective, found, slopes, state)
             lower = max(lower, found)
