@@ -290,7 +290,7 @@ class StrengthPath:
     strengths : sequence of float, optional
         Strengths to use instead of `num_strengths` and `ratio`; sorted from the largest.
     validate : bool, default True
-        Whether every model is evaluated on the clients' held-out data.
+        Whether every model is evaluated on the clients' held-out data, if there is no `cv`.
     cv : int, optional
         Number of folds of a cross-validation, into which each client deals its own rows, instead of held-out data; for
         ``FedNewton``, whose messages carry all strengths and folds.
@@ -323,8 +323,6 @@ class StrengthPath:
             prefix = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
             advice = "give client_app(load_objective, load_evaluation_objective=...) and no cv"
             raise ConfigurationError(f"{prefix}; take it, or {advice}")
-        if self.cv is not None and not self.validate:
-            raise ConfigurationError(f"cv={self.cv!r} validates, and validate=False does not; leave one of them out")
 
     @property
     def _in_one_run(self) -> bool:

@@ -405,10 +405,7 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     column : int
         Its place.
     """
-    try:
-        ends = np.unique(np.asarray(times, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0") from error
+    ends = np.unique(np.asarray(times, dtype=np.float64))
     if not ends.size or not (np.isfinite(ends) & (ends >= 0.0)).all():
         raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0")
     numbers = _numbered(ends) | ({} if by is None else {_BY: float(column)})

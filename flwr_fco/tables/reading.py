@@ -62,8 +62,6 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
         sites, prefix = list(X), ""
         y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
         X = list(X.values())
-        if not sites:
-            raise ConfigurationError("X is a dict of no site; expected a table of each site by its name")
     elif are_parts(X):
         sites, prefix = list(range(len(X))), "part "
     else:

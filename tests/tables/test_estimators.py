@@ -134,7 +134,7 @@ REFUSED = {
     "cv='5' is a str": (FederatedLasso(cv="5"), X, Y),
     r"give Strengths\(folds=5\)": (FederatedLasso(cv=Strengths(8)), X, Y),
     "so that cv has nothing": (FederatedLasso(cv=3, penalty_factor=np.zeros(6)), X, Y),
-    "intercept=False; an intercept of each site needs True": (FederatedLasso(site_intercepts="local", fit_intercept=False), *TWICE),
+    "an intercept of each site needs": (FederatedLasso(site_intercepts="local", fit_intercept=False), *TWICE),
     "site_intercepts=True": (FederatedLasso(site_intercepts=True), *TWICE),
     "of 3 classes; sites have their own of two": (FederatedLogisticRegression(site_intercepts="local"), [X, X], THREE),
 }

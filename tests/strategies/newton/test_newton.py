@@ -573,7 +573,6 @@ FEW = {"rounds": 20, "num_strengths": 3}
     [
         (RARE, {"cv": 5}, r"without fold [1-5] of 5: no client has an example of class 1"),
         (None, {"strategy": FedDAGT(regularizer=L1(1.0), client_lr=0.1), "cv": 5}, "cv=5: only FedNewton"),
-        (None, {"cv": 5, "validate": False}, "leave one of them out"),
         (None, {}, "load_evaluation_objective"),
         (None, {"rounds": 3, "cv": 3}, "not all problems are solved after num_rounds=3"),
         # Of 60 rows, 15 are in each of four folds and 45 outside of it.
