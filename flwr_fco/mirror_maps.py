@@ -214,7 +214,9 @@ class Euclidean(MirrorMap):
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
         """Return the terms of a sum over coordinates; see :meth:`MirrorMap.compiled`."""
         terms = regularizer.terms()
-        return None if type(self) is not Euclidean or terms is None else Retrieval(_compiled(terms, regularizer))
+        if type(self) is not Euclidean or terms is None:
+            return None
+        return _compiled(terms, regularizer), 0.0, math.inf, NOTHING
 
 
 def _compiled(terms: Terms, regularizer: BoundRegularizer) -> tuple[Any, ...]:
@@ -328,21 +330,13 @@ class DiagonalMetric(_ClosedForm):
         """Return the smallest weight."""
         return float(self.weights.min())
 
-    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
-        """Return that of the l2 norm, over the smallest weight."""
-        return l2 / self.modulus(), "weighted l2"
-
     def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
         separable(z, t, terms.rows(z.shape), self.weights, out)
 
 
-def _largest(u: Vector) -> float:
-    """Return the largest magnitude, or 1.0 where that is 0: powers are taken of u in these units."""
-    return float(np.abs(u).max(initial=0.0)) or 1.0
-
-
 def _norm(u: Vector, p: float) -> float:
-    scale = _largest(u)
+    # Powers are taken of u in units of its largest magnitude.
+    scale = float(np.abs(u).max(initial=0.0)) or 1.0
     return scale if math.isinf(scale) else scale * float(np.sum(np.abs(u / scale) ** p)) ** (1.0 / p)
 
 
@@ -526,7 +520,7 @@ class PNorm(_ClosedForm):
             return None
         # A copy, because kernels treat a read-only array as another type.
         center = NOTHING if self.center is None else self.center.copy()
-        return Retrieval(_compiled(terms, regularizer), self.p, self._limit, center)
+        return _compiled(terms, regularizer), self.p, self._limit, center
 
     def _displacement(self, w: Vector) -> Vector:
         """Return w - center."""

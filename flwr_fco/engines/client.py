@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from flwr_fco.algorithms.contract import Algorithm, without_common
-from flwr_fco.algorithms.contract.problem import Memory, Moved, Sent, Step
+from flwr_fco.algorithms.contract.problem import Moved, Sent, Step
 from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.core.validation import short
 from flwr_fco.engines.minimise import minimise
@@ -363,7 +363,7 @@ def compiled_steps(
     # Two epochs at a time have whole pairs of batches, and need no memory for all of them.
     while orders := [rng.permutation(rows)[:used] for used in islice(epochs, 2)]:
         rates = downlink.elapsed + downlink.client_lr * steps, downlink.client_lr, objective.l2
-        steps += kernel(loss, np.concatenate(orders), rows, size, pairs, tuple(retrieval), *rates, move, dual)
+        steps += kernel(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, move, dual)
     return steps
 
 
@@ -399,7 +399,7 @@ def answer(
     shard = _shard_for(downlink, objective, memory) if sparse and method.sparse else None
     seed = plan.seed if seed is None else seed
     if shard is None:
-        memory = _whole(memory)
+        memory = None if memory is None else Received({name: dense(vector) for name, vector in memory.items()})
         client = LocalClient(downlink, objective, rng, seed, None, sparse)
     else:
         known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
@@ -445,10 +445,3 @@ def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | N
     remembered: Any = {} if memory is None else memory
     same = (isinstance(own, SparseVector) and np.array_equal(own.indices, shard.indices) for own in remembered.values())
     return shard if all(same) else None
-
-
-def _whole(memory: ClientState | None) -> Memory | None:
-    """Return a client's memory as dense vectors."""
-    if memory is None or SparseVector not in map(type, memory.values()):
-        return memory
-    return Received({name: dense(vector) for name, vector in memory.items()})

@@ -6,7 +6,7 @@ NumPy passes. Tuples are taken apart before the loop: in it they cost a fifth of
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,31 +26,11 @@ NOTHING: Vector = np.zeros(0)
 NO_TERMS = NOTHING, 0.0, -np.inf, np.inf
 
 
-class Retrieval(NamedTuple):
-    """The parameters of retrieve(z, t) in a compiled loop: psi's proximal map, then the mirror map.
-
-    Parameters
-    ----------
-    terms : tuple
-        psi's thresholds, shape (d,), or (0,) for none; its shrinkages, lower and upper bounds, as numbers or all as
-        arrays of shape (d,): the loop is compiled for either.
-    p : float
-        Exponent of a p-norm map; 0 for the Euclidean map.
-    radius : float
-        Radius of the p-norm map's ball; inf for none.
-    center : ndarray of float64, shape (d,) or (0,)
-        Center of the p-norm map; empty for 0.
-
-    Examples
-    --------
-    >>> Retrieval(p=12.0).radius
-    inf
-    """
-
-    terms: tuple[Any, ...] = NO_TERMS
-    p: float = 0.0
-    radius: float = np.inf
-    center: Vector = NOTHING
+#: The parameters of retrieve(z, t) in a compiled loop, psi's proximal map and then the mirror map: psi's thresholds, of
+#: shape (d,), or (0,) for none, and its shrinkages, lower and upper bounds, as numbers or all as arrays of shape (d,),
+#: for either of which the loop is compiled; of a p-norm map the exponent, 0 for the Euclidean map, the radius of its
+#: ball, inf for none, and its center, empty for 0.
+Retrieval = tuple[tuple[Any, ...], float, float, Vector]
 
 
 @njit(cache=True)
@@ -87,7 +67,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     pairs : bool
         Whether a step takes two minibatches.
     retrieval : tuple
-        The fields of a :class:`Retrieval`; a plain tuple is passed faster than its class.
+        A `Retrieval`.
     elapsed, client_lr, l2 : float
         The weight of psi at the first step, the step size, and the strength of the ridge term.
     shift : ndarray of float64, shape of dual or (0,)

@@ -206,7 +206,7 @@ class Plan(Specified):
     def local_retrievals(self) -> tuple[Retrieval | None, Retrieval | None]:
         """Data for compiled loops: of h without psi, and with it; None if the loops do not support them."""
         kernel = self.h.compiled(self.psi)
-        return None if kernel is None else kernel._replace(terms=NO_TERMS), kernel
+        return None if kernel is None else (NO_TERMS, *kernel[1:]), kernel
 
     @cached_property
     def sends_every_step(self) -> bool:

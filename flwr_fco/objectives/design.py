@@ -140,15 +140,10 @@ def _in_rows(features: Any, name: str) -> Any:
     from scipy.sparse import csr_array
 
     with in_words(f"{name}: a sparse {type(features).__name__} that cannot be read", ConfigurationError):
-        given = features if hasattr(features, "tocsr") else features.sparse.to_coo()
-        rows = given.tocsr() if given.ndim == 2 else given
-        if given.ndim == 2:
-            # A new object: the given one's sorted flag may be out of date, and user input must not be sorted in place.
-            rows = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
-            rows.check_format(full_check=True)
-    if given.ndim != 2 or given.shape[1] >= 2**31 - 1:
-        prefix = f"{name}: a sparse {type(features).__name__} of shape {given.shape}"
-        raise ConfigurationError(f"{prefix}; expected (examples, features), and fewer than 2147483647 features")
+        rows = (features if hasattr(features, "tocsr") else features.sparse.to_coo()).tocsr()
+        # A new object: the given one's sorted flag may be out of date, and user input must not be sorted in place.
+        rows = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
+        rows.check_format(full_check=True)
     return rows
 
 

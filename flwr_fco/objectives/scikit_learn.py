@@ -48,9 +48,7 @@ def sklearn_strength(strength: float, objective: Objective, num_examples: int | 
     if isinstance(objective, LeastSquares):
         return float(checked("strength", strength, float, NON_NEGATIVE) / (2.0 * objective.scale))
     count = _count(objective, num_examples)
-    if strength == 0.0:
-        raise ConfigurationError("strength=0.0 is C = infinity in scikit-learn: its penalty=None")
-    return 1.0 / (count * float(checked("strength", strength, float, NON_NEGATIVE)))
+    return 1.0 / (count * float(checked("strength", strength, float, POSITIVE)))
 
 
 def strength_of_sklearn(value: float, objective: Objective, num_examples: int | None = None) -> float:

@@ -124,19 +124,8 @@ class Terms(NamedTuple):
         return Terms(*(term[indices] if np.ndim(term) else term for term in self))
 
     def rows(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
-        """Return each term for kernels: a float, or a new vector with an entry for each coordinate of the shape.
-
-        Raises
-        ------
-        ConfigurationError
-            If a term does not broadcast to the shape.
-        """
-        try:
-            return tuple(float(term) if np.ndim(term) == 0 else flat(np.asarray(term, float), shape) for term in self)
-        except ValueError:
-            shapes = {name: np.shape(term) for name, term in self._asdict().items() if np.ndim(term)}
-            prefix = f"psi's terms have the shapes {shapes}, the array {shape}"
-            raise ConfigurationError(f"{prefix}; bind psi to the model's layout: psi.bind(layout)") from None
+        """Return each term for kernels: a float, or a new vector with an entry for each coordinate of the shape."""
+        return tuple(float(term) if np.ndim(term) == 0 else flat(np.asarray(term, float), shape) for term in self)
 
     def table(self, shape: tuple[int, ...]) -> Array:
         """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""

@@ -80,12 +80,8 @@ def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:
     >>> sorted(buffers_of(nn.BatchNorm1d(3)))
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
-    return {name: _as_array(tensor) for name, tensor in _passing(model).items()}
-
-
-def _as_array(tensor: Tensor) -> NDArray[Any]:
-    """Return a copy of a tensor as an array of the dtype in :func:`layout_of`."""
-    return np.array(tensor.cpu().to(getattr(torch, _numpy_name(tensor.dtype))).numpy())
+    named = ((name, each.cpu().to(getattr(torch, _numpy_name(each.dtype)))) for name, each in _passing(model).items())
+    return {name: np.array(tensor.numpy()) for name, tensor in named}
 
 
 @torch.no_grad()
