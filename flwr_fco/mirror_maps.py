@@ -23,7 +23,7 @@ from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, NOTHING, Retrieval
 from flwr_fco.kernels.prox import p_norm_point, separable
-from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms, Zero
+from flwr_fco.regularizers import BoundRegularizer, Simplex, Terms, Zero
 from flwr_fco.regularizers.base import Psi, array
 
 __all__ = ["DiagonalMetric", "Euclidean", "MirrorMap", "PNorm", "Product", "SimplexEntropy"]
@@ -167,10 +167,6 @@ class MirrorMap(Specified, ABC):
         if objection := self.objection(regularizer):
             raise UnsupportedPairError(objection)
 
-    def never_supports(self, regularizer: Regularizer) -> bool:
-        """Whether the pair is unsupported for every model, so that it can be refused before one is known."""
-        return False
-
 
 @dataclass(frozen=True)
 class Euclidean(MirrorMap):
@@ -260,10 +256,6 @@ class _ClosedForm(MirrorMap):
     def supports(self, regularizer: Psi) -> bool:
         """Whether psi is a sum over coordinates for which the map has a closed form."""
         return self._terms(regularizer) is not None
-
-    def never_supports(self, regularizer: Regularizer) -> bool:
-        """Whether the pair is unsupported whatever the arrays are; of a :class:`PerParameter` their names decide."""
-        return not regularizer.by_name and not self.supports(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         if not 0.0 <= t < math.inf:

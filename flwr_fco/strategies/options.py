@@ -28,7 +28,7 @@ from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, one_apart, refusing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
-from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.privacy import check_private
 from flwr_fco.regularizers import Regularizer, Zero
 
@@ -200,7 +200,8 @@ class Options(FedAvg):
             of_option = {"participation": "an Everyone" if everyone else "a Participation", "output": wrong["output"]}
             text = _WRONG[key].format({**of_option, **method.refuses}.get(key, ""))
             raise ConfigurationError(f"{key}={getattr(self, key)!r}: {name} {text}")
-        if self.mirror_map.never_supports(self.regularizer):
+        # Of maps and regularizers for each array their names decide, which are not known yet.
+        if not (isinstance(self.mirror_map, Product) or self.regularizer.by_name):
             self.mirror_map.require(self.regularizer)
         if (mixing := getattr(self, "mixing", None)) is not None:
             Graph(mixing)

@@ -16,7 +16,7 @@ from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, are_numbers, is_number, only
-from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
 
@@ -72,7 +72,7 @@ def _check_density(options: Any) -> None:
     if options._scope == "joint" and isinstance(whole, PerParameter):
         prefix = 'a PerParameter is about single arrays: take density=Density(..., scope="layers"), or leave one out'
         raise ConfigurationError(prefix)
-    if options.mirror_map.never_supports(HardSparsity(density=density.share)):
+    if not isinstance(options.mirror_map, Product):
         options.mirror_map.require(HardSparsity(density=density.share))
 
 

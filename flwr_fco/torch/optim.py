@@ -170,9 +170,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def _descend(self, group: Group, vectors: list[Tensor], lr: float) -> None:
         """Take a step against the gradients: v <- v - lr g."""
         having = [(vector, p.grad) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
-        if any(gradient.is_sparse for _, gradient in having):
-            prefix = f"{type(self).__name__} takes no sparse gradients"
-            raise ConfigurationError(f"{prefix}; make the embedding with sparse=False")
         if having:
             targets, gradients = zip(*having, strict=True)
             torch._foreach_add_(list(targets), self._directions(group, list(gradients)), alpha=-lr)

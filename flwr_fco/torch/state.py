@@ -96,7 +96,7 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
     Raises
     ------
     ConfigurationError
-        If names are missing or unknown, or a shape differs.
+        If names are missing or unknown.
     """
     others = _passing(model)
     if others.keys() != buffers.keys():
@@ -104,9 +104,6 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
         advice = "Give the strategy ArrayRecord(model.state_dict()) of the same model as initial arrays, and name in"
         raise ConfigurationError(f"{prefix}. {advice} arrays=Arrays(pass_through=...) what is frozen")
     for name, tensor in others.items():
-        if tuple(tensor.shape) != buffers[name].shape:
-            prefix = f"the array {name!r} has shape {list(tensor.shape)}"
-            raise ConfigurationError(f"{prefix}, the server's has {list(buffers[name].shape)}")
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
 
 

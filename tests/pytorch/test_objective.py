@@ -120,7 +120,6 @@ def test_buffers_travel_and_only_training_changes_them():
     other = TorchObjective(_network(), _loss, Images())
     other.load_buffers(after)
     assert other.value(w) == objective.value(w)
-    refused(r"has shape \[4\], the server's has \[2\]", other.load_buffers, after | {"1.running_var": np.zeros(2)})
     del after["1.running_var"]
     refused("not optimised are", other.load_buffers, after)
 
