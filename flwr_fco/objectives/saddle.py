@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from itertools import repeat
 from typing import Any, ClassVar, Literal
 
@@ -282,11 +281,7 @@ class BilinearSaddle(SaddleObjective):
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the operator: the spectral norm, or largest entry, of its matrix."""
         checked("norm", norm, Literal["l2", "l1"])
-        return self._spectral_norm if norm == "l2" else float(np.abs(self.operator).max())
-
-    @cached_property
-    def _spectral_norm(self) -> float:
-        return float(np.linalg.norm(self.operator, 2))
+        return float(np.linalg.norm(self.operator, 2) if norm == "l2" else np.abs(self.operator).max())
 
     def strong_convexity(self) -> float:
         """Return 0, because a bilinear function is neither strongly convex in x nor strongly concave in y."""
