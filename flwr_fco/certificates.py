@@ -206,14 +206,15 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     convex = all(answer.numbers["convex"] for answer in answers)
     reason = why_none(psi, l2) if convex else "the losses of some clients are not known to be convex"
     found = None if reason else feasible(psi, gradients, l2)
-    if found is None:
+    support = math.inf if found is None else conjugate_at(psi, -found[1], l2)
+    if found is None or support == math.inf:
         residual = w - psi.prox(w - gradients[0] - l2 * ridged, 1.0)
-        reason = reason or "the loss has no minimum in the intercept"
+        reason = reason or ("psi leaves coefficients alone" if found else "the loss has no minimum in the intercept")
         return Certificate("residual", float(np.linalg.norm(residual)), objective, reason)
-    shares, point = found
+    shares, _ = found
     about |= {f"share-{k}": float(share) for k, share in enumerate(shares)}
     answers = yield Request("duality", about, ("conjugate",), check=check_conjugate)
-    lower = -_mean(answers, "conjugate") - conjugate_at(psi, -point, l2)
+    lower = -_mean(answers, "conjugate") - support
     gap = float(objective - lower)
     if gap < -_NEGATIVE * (abs(objective) + abs(lower)):
         raise NoAnswerError(

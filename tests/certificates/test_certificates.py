@@ -65,6 +65,7 @@ SQUARES = clients_of(LeastSquares, np.random.default_rng(0))
         (SQUARES, FOREIGN, "the conjugate of Adapter("),
         (SQUARES, L1(0.0), "psi leaves coefficients alone"),
         (SQUARES, L1(0.1, weights=np.eye(D)[0]), "coefficients alone"),
+        (SQUARES, regularizers.L1Ball(0.1, weights=np.eye(D)[0]), "coefficients alone"),
     ],
 )
 def test_a_residual_where_there_is_no_gap_and_why(clients, psi, reason):
