@@ -277,13 +277,20 @@ class Saved:
             parts["ledger"]["members"] = {key: Member(*own) for key, own in parts["ledger"]["members"].items()}
             for key, member in parts["ledger"]["members"].items():
                 memory = member.memory or {}
-                sound = {*memory} <= {*run.roll.names} and {v.shape for v in memory.values()} <= {(run.roll.size,)}
+                sound = member.memory is None or {*memory} == {*run.roll.names}
+                sound = sound and {v.shape for v in memory.values()} <= {(run.roll.size,)}
                 sound = sound and all(all_finite(getattr(vector, "values", vector)) for vector in memory.values())
-                if not sound or not 0.0 <= (member.examples or 0.0) < np.inf:
+                sound = sound and isinstance(member.sent, tuple) and isinstance(member.digest, str)
+                if not sound or not 0.0 <= (0.0 if member.examples is None else member.examples) < np.inf:
                     raise ValueError(f"the memory of {key} is not finite, or not of {run.roll.size} numbers")
+        if not all(0.0 <= length < np.inf and count >= 0 for length, count in parts["cap"]["usual"].values()):
+            raise ValueError("a usual length is none")
         for name, part in self._parts.items():
             for key in part.saved:
-                setattr(part, key, parts[name][key])
+                held, here = parts[name][key], getattr(part, key)
+                if here is not None and not isinstance(held, int | float if isinstance(here, float) else type(here)):
+                    raise ValueError(f"its {key} is a {type(held).__name__}, expected a {type(here).__name__}")
+                setattr(part, key, held)
         if run.graph is not None and run.graph.rows:
             run.graph.topology = run.graph.of_size(len(run.graph.rows))
         given = run.given if run.untrained is None else run.given_without(run.untrained)
