@@ -530,6 +530,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         called = [self._site_of(answer.partition) for answer in answers]
         check_masses(answers)
         sites = Sites(grid, start, self._timeout, tables, called, answers)
+        if self.standardize:
+            sites.check_scales(names or range(d))
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
         if names:

@@ -117,6 +117,12 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
                 f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
                 "parts the columns that they have in common"
             )
+        numbered = [list(getattr(part, "columns", [])) for part in (here.features, features)]
+        if not names and not first and all(numbered) and numbered[0] != numbered[1]:
+            raise ConfigurationError(
+                f"{own.name} and {here.name} have other columns, and their names are no texts, by which they could be "
+                "ordered; expected the same columns in the same order"
+            )
         found.append(own._replace(features=features if names == first else features[first]))
     return found
 

@@ -18,7 +18,7 @@ from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.logs import printable, quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective
@@ -37,7 +37,8 @@ TIMEOUT = 600.0
 #: unequal, whether columns are dense, the mean of counts; and the columns' means, variances, and those within strata.
 _NUMBERS = ("loss", "mass", "weighted", "dense", "mean")
 _COLUMNS = ("means", "variances", "within")
-#: Ratio of a mean weight to the sites' median.
+#: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
+_UNITS = 5.0
 _HEAVIEST = 10.0
 #: Rows below which two sites may be the same.
 _FEWEST = 10
@@ -337,6 +338,32 @@ class Sites:
         dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
         far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
         return Columns(same, within, mean, np.where(far, mean, 0.0))
+
+    def check_scales(self, columns: Sequence[Any]) -> None:
+        """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is infinite, or a site says a variance below 0.
+        """
+        scales = self.scales()
+        variances, means = (np.array([own.vectors[name] for own in self.answers]) for name in ("variances", "means"))
+        for site, reported in zip(self.names, variances, strict=True):
+            if (reported < 0.0).any():
+                raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
+        own = np.sqrt(variances)
+        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+        for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
+            m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
+            text = (
+                f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}, at most of "
+                f"them up to {usual[j]:.3g}: {self.names[m]} says a mean of {means[m, j]:.3g} and a deviation of "
+                f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
+            )
+            if not np.isfinite(scales[j]):
+                raise ConfigurationError(text)
+            warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:

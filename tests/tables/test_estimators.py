@@ -29,6 +29,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Strengths
 from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 
@@ -759,3 +760,26 @@ def test_a_column_of_the_sites_or_of_strata_tells_nothing_within_them():
         plain = tables.FederatedCoxRegression().fit(parts(ROWS), parts(targets))
         assert model.coef_[3] == 0.0
         assert_allclose(model.coef_[:3], plain.coef_, atol=1e-7)
+
+
+# --- standardize ------------------------------------------------------------------------------------------------------
+
+
+def with_an_answer(name="means", change=None):
+    """Fit where the first site changes a vector of its first answer."""
+    grid = altering(0, name, lambda vectors, numbers: vectors.update({name: change(vectors[name])}))
+    sites = list(zip(*unequal_sites(), strict=True))
+    model = FederatedLasso(0.1, standardize=True, num_clients=3)
+    return fit_over_a_grid(model, sites, features=5, grid=InProcessGrid if change is None else grid)
+
+
+@pytest.mark.parametrize("name", ["means", "variances"])
+def test_a_site_that_makes_a_deviation_up_is_named(name):
+    """It would take all features out of the model, and no other number would show it."""
+    with pytest.warns(UserWarning, match=r"deviation of 0 over all sites is .*: partition 0 says .* check the unit"):
+        with_an_answer(name, lambda own: (own + 1.0) * 1e6)
+    with warnings.catch_warnings(action="error"):
+        with_an_answer()
+        message = r"is (inf|nan), .*: partition 0 says a mean of 1e\+300"
+        refused(message, with_an_answer, "means", lambda own: np.full_like(own, 1e300))
+    refused(r"partition 0 says a variance of -", with_an_answer, "variances", lambda own: own - 1e9)
