@@ -127,7 +127,8 @@ class Watch:
         result = self._result()
         result.arrays = model_record(run.given.layout, *self.good)
         node, times = run.cap.far
-        if times >= _MUCH:
+        # Of a private run's replies nothing is said.
+        if times >= _MUCH and run.privacy is None:
             text += f" The last reply of {node} moves the model {times:.3g} times as far as the median client's: if it"
             text += " lies, run without it, or with a robust aggregation (docs/how-to/robustness.md)."
         text += f" The last good model, of round {self.good_round}, is the error's `arrays`, the rounds so far are its"
