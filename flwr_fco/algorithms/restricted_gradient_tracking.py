@@ -45,11 +45,13 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
-from flwr_fco.regularizers import HardSparsity
+from flwr_fco.regularizers import HardSparsity, Regularizer, Zero
 from flwr_fco.work import FirstOrder
 
 
-def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: float | None) -> PNorm:
+def restricted_map(
+    mirror_map: MirrorMap, reference: Vector, radius_squared: float | None, regularizer: Regularizer = Zero()
+) -> PNorm:
     """Return the p-norm map around a reference point, within sqrt(radius_squared) of it.
 
     Parameters
@@ -60,11 +62,13 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
         v.
     radius_squared : float or None
         Q; None for no ball.
+    regularizer : Regularizer, default Zero()
+        psi.
 
     Raises
     ------
     ConfigurationError
-        If the map is neither.
+        If the map is neither, or has no closed form for psi around a reference point.
 
     Examples
     --------
@@ -79,7 +83,13 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
             "PNorm(p) without center and radius, or Euclidean()"
         )
     p = mirror_map.p if isinstance(mirror_map, PNorm) else 2.0
-    return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
+    around = PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
+    if not (regularizer.by_name or around.supports(regularizer)):
+        raise ConfigurationError(
+            f"regularizer={regularizer!r}: ReFedDA-GT goes around a reference point, for which there is a closed form "
+            f"with {PNorm.works_with}, also where the map is Euclidean(). Take FedDAGT"
+        )
+    return around
 
 
 @dataclass(frozen=True)

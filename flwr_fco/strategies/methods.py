@@ -226,7 +226,7 @@ class ReFedDAGT(StepStrategy):
 
     def _check(self) -> None:
         super()._check()
-        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
 
 
 @strategy
@@ -368,7 +368,7 @@ class DReFedDAGT(DFedDAGT):
 
     def _check(self) -> None:
         super()._check()
-        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
 
 
 @strategy

@@ -116,6 +116,7 @@ REFUSED = [
     # --- gradient tracking
     (fco.ReFedDAGT, {"mirror_map": fco.DiagonalMetric(np.ones(D))}, "PNorm"),
     (fco.ReFedDAGT, {"mirror_map": fco.PNorm(3.0, radius=1.0)}, "without center and radius"),
+    (fco.DReFedDAGT, {"regularizer": fco.Box(-1.0, 1.0)}, "around a reference point.* Take FedDAGT"),
     (Stage, {"rounds": 0}, r"Stage\.rounds=0; expected a whole number >= 1"),
     (fco.DReFedDAGT, {"mixing": "ring", "stages": [(3, None)]}, "expected a sequence of a Stage"),
     # --- local minimisations
