@@ -272,8 +272,8 @@ def library(name: str = "dp_accounting") -> Any:
         return import_module(name)
     except ImportError as error:
         raise NotInstalledError(
-            f"privacy=GaussianDP(...) needs dp-accounting, which says what a run costs ({error}); install it by "
-            "pip install -e '.[privacy]'"
+            f"privacy=GaussianDP(...) needs dp-accounting, which says what a run costs ({error}): pip install "
+            "dp-accounting, or in a clone pip install -e '.[privacy]'"
         ) from error
 
 

@@ -79,7 +79,7 @@ class RayGrid(InProcessGrid):
         try:
             ray: Any = import_ray(address)
         except ImportError as error:
-            prefix = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
+            prefix = "engine='ray' needs Ray: pip install ray (the extra [sweep])"
             raise NotInstalledError(f"{prefix}, or take engine='in-process'") from error
         self._ray = ray
         self._owns = not ray.is_initialized()
