@@ -202,6 +202,8 @@ class Objective(ABC):
     ...         rows = self.points if batch is None else self.points[batch]
     ...         return np.subtract(w, rows.mean(axis=0), out=out)
     >>> objective = Distance(np.array([[0.0, 0.0], [2.0, 4.0]]))
+    >>> objective
+    Distance(Layout(center[2]*; size 2, * regularized))
     >>> objective.value_and_gradient(np.zeros(2))
     (5.0, array([-1., -2.]))
     """
@@ -219,6 +221,10 @@ class Objective(ABC):
     compiled: tuple[Any, ...] | None = None
     least: float | None = None
     l2: float = 0.0
+
+    def __repr__(self) -> str:
+        # Not of how many rows: an error may show this to a server. One that is not made yet has no layout.
+        return f"{type(self).__name__}({getattr(self, 'layout', None)})"
 
     @abstractmethod
     def value(self, w: Vector) -> float:
