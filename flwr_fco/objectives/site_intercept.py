@@ -146,6 +146,11 @@ class SiteIntercept(Linear):
     ConfigurationError
         If the objective is another one or has no intercept, or a logistic one has fewer than 10 rows.
 
+    Warns
+    -----
+    UserWarning
+        If a logistic one has fewer than 25 rows.
+
     Notes
     -----
     An intercept for each client biases logistic coefficients away from 0 where clients have few rows: a true 1 becomes
@@ -175,7 +180,7 @@ class SiteIntercept(Linear):
             raise ConfigurationError(f"{prefix}; a linear loss with one output has one")
         if not objective.intercept:
             raise ConfigurationError("the objective has intercept=False; an intercept of each site needs True")
-        if isinstance(objective, Logistic) and objective.num_examples < FEWEST_ROWS:
+        if isinstance(objective, Logistic):
             check_site_rows({"this site": objective.num_examples})
         # All that there is of the rows, and of the labels.
         vars(self).update(vars(objective))
@@ -246,6 +251,13 @@ def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         prefix = "all rows of one class, which say nothing beside an intercept of their own"
         warnings.warn(f"{', '.join(map(printable, names[:_SHOWN]))}{more}: {prefix}", stacklevel=stacklevel)
+
+
+def unwarned(objective: Linear) -> SiteIntercept:
+    """Return the loss without the warning of few rows: who knows all sites names those."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return SiteIntercept(objective)
 
 
 def check_site_rows(rows: dict[str, int]) -> None:

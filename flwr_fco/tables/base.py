@@ -27,9 +27,9 @@ from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Described
-from flwr_fco.objectives import Linear, Objective, SiteIntercept
+from flwr_fco.objectives import Linear, Objective
 from flwr_fco.objectives.design import as_rows, deviations, refuse_text
-from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
+from flwr_fco.objectives.site_intercept import check_site_rows, name_idle, unwarned
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid
@@ -373,7 +373,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _sited(self, objective: Linear) -> Objective:
         """Return a client's objective, with an intercept of its own if that is asked for."""
-        return SiteIntercept(objective) if self.site_intercepts == "local" else objective
+        return unwarned(objective) if self.site_intercepts == "local" else objective
 
     def intercept_for(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.

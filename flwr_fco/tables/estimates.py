@@ -42,7 +42,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
-from flwr_fco.objectives.site_intercept import FEWEST_ROWS
+from flwr_fco.objectives.site_intercept import FEWEST_ROWS, unwarned
 from flwr_fco.objectives.survival import time_trend
 
 Vector = NDArray[np.float64]
@@ -547,7 +547,7 @@ def _with_own_intercept(objective: Any, numbers: Any) -> Any:
         return objective
     if isinstance(objective, Logistic) and objective.num_examples < FEWEST_ROWS:
         return objective if numbers["pooled"] else None
-    return SiteIntercept(objective)
+    return unwarned(objective)
 
 
 def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> NDArray[np.float64]:

@@ -386,6 +386,8 @@ def test_folds_have_intercepts_of_their_own_and_few_rows_are_warned_of():
         part, found = SiteIntercept(Logistic(X, y, **rows)).subset(np.arange(10))
         assert part.value(w) == pytest.approx(SiteIntercept(Logistic(X[:10], y[:10])).value(w), rel=1e-14)
         assert found == share
+    with pytest.warns(UserWarning, match="this site has fewer than 25, and logistic coefficients are biased"):
+        SiteIntercept(Logistic(X[:24], y[:24]))
     SiteIntercept(LeastSquares(X[:2], y[:2]))
 
 
