@@ -425,19 +425,14 @@ class _Box(Sequence[Message]):
         self._make = make
         self._messages = list[Message]()
 
-    @property
-    def messages(self) -> list[Message]:
-        """The messages."""
-        if not self.opened:
-            self._messages = self._make()
-            self.opened = True
-        return self._messages
-
     def __len__(self) -> int:
         return len(self._messages) if self.opened else self._count
 
     def __getitem__(self, index: Any) -> Any:
-        return self.messages[index]
+        if not self.opened:
+            self._messages = self._make()
+            self.opened = True
+        return self._messages[index]
 
 
 class Outbox(_Box):

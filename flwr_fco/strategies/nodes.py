@@ -66,7 +66,6 @@ class Nodes:
         self.gone: dict[Key, Node] = {}
         self.foreign: set[int] = set()
         self._known: dict[int, Node] = {}
-        self._available: list[int] = []
 
     def sample(self, grid: Grid, number: int, purpose: int, fraction: float, minimum: int, needed: int) -> list[Node]:
         """Wait until enough nodes are connected, and draw some with the bits of (seed, round, purpose).
@@ -132,10 +131,9 @@ class Nodes:
 
     def _meet(self, grid: Grid, available: list[int]) -> None:
         """Learn the partitions of new nodes, and forget those that have gone."""
-        if available == self._available:
-            return
-        self._available = available
         present = set(available)
+        if present == self._known.keys():
+            return
         before = {node.key: node for node in self._known.values() if node.partition_id is not None}
         self._known = {node_id: node for node_id, node in self._known.items() if node_id in present}
         new = [node_id for node_id in available if node_id not in self._known]

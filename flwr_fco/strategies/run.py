@@ -436,11 +436,6 @@ class PointAverage:
         self.total: Vector | None = None
         self.count = 0
 
-    def forget(self) -> None:
-        """Restart, as for a new stage."""
-        self.total = None
-        self.count = 0
-
     def add(self, points: Iterable[Vector]) -> None:
         """Add the points of a round; nothing changes in place, so that a round can be taken back."""
         for point in points:

@@ -34,7 +34,7 @@ from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.run import PointAverage, Run
 from flwr_fco.strategies.unmodified import model_message
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
@@ -414,7 +414,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             following = run.problem_of(setting)
             stage = setting.stage != run.setting.stage
             if stage:
-                average.forget()
+                average = PointAverage(run.options.output)
             elif average.averages:
                 # Of a round those that the state carries, or else the last one: the model, of the psi that follows.
                 points = getattr(after, "points", ())
