@@ -61,7 +61,8 @@ _LAST = 1e-16
 _SHORT = 1e-10
 _NO_CHANGE = 1e-14
 _SEPARABLE = 1e6
-#: Rows for each parameter from which on the Hessian of squares is inverted.
+#: Rows for each parameter, beside one for each intercept that stays at a site, from which on the Hessian of squares is
+#: inverted.
 _ROWS = 2
 #: Variance of a column that is constant.
 _CONSTANT = 1e-14
@@ -272,11 +273,11 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
     (array([0.916667]), array([0.159571]), 3.0)
     """
     n = sums.rows
-    if n < _ROWS * sums.parameters:
+    if n - sums.intercepts < _ROWS * sums.point.size:
         if sums.meat is not None:
             raise ConfigurationError(
                 f"clustered or weighted intervals of {len(names)} columns from {n:.0f} rows; expected at least "
-                f"{_ROWS} rows for each column and intercept. Take fewer columns, chosen without these rows"
+                f"{_ROWS} rows for each column, beside one for each site's intercept. Take fewer columns, chosen without these rows"
             )
         return _nodewise(sums, names)
     inverse = invertible(sums.hessian, names)

@@ -416,6 +416,10 @@ def test_small_sites_share_an_intercept_and_are_named():
     together = [*targets, np.concatenate(classes)]
     book = textbook("logistic", with_dummies([*parts, np.vstack(small)], together), together)
     assert_allclose(column(model, "estimate", "standard error"), [book.w[:3], book.error[:3]], rtol=1e-6)
+    # Pairs leave half of their rows for three columns.
+    pairs, values = ([own[i : i + 2] for own in each for i in range(0, 40, 2)] for each in federation("lasso"))
+    book = textbook("lasso", with_dummies(pairs, values), values)
+    assert_allclose(column(here("lasso", pairs, values), "estimate"), book.w[:3], rtol=1e-6)
     # Of one class they would have no intercept together.
     model = here("logistic", [*parts, *small], [*targets, *(np.ones(7) for _ in small)])
     assert "3 sites: site 4, site 5, site 6: add nothing" in model.summary()
