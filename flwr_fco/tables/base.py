@@ -640,7 +640,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         null = at_zero = sites.at_zero
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
-            null -= 0.5 * float(sites.slopes(1)[0]) ** 2
+            null -= 0.5 * float(sites.slopes[-1]) ** 2
         elif self._common_intercept and self._kind is COUNTS:
             # From 0, exposures of millions look like rates that fall without end.
             level, null = sites.at_mean()
@@ -695,8 +695,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             text = f"{self.n_features_in_} columns, {rows:.0f} rows and no penalty: many models fit the rows as well"
             warnings.warn(f"{text}, and this is one of them; give a penalty, or fewer columns", stacklevel=5)
         self._total = total
-        self._slopes = sites.slopes(outputs)
-        self._null = total * sites.at_zero
+        self._slopes = sites.slopes
         self._weighted = sites.weighted
         rounds = max(1, self.max_rounds - 1)
         tolerance = strategy.tolerance

@@ -277,7 +277,8 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
         if sums.meat is not None:
             raise ConfigurationError(
                 f"clustered or weighted intervals of {len(names)} columns from {n:.0f} rows; expected at least "
-                f"{_ROWS} rows for each column, beside one for each site's intercept. Take fewer columns, chosen without these rows"
+                f"{_ROWS} rows for each column, beside one for each site's intercept. Take fewer columns, chosen "
+                "without these rows"
             )
         return _nodewise(sums, names)
     inverse = invertible(sums.hessian, names)

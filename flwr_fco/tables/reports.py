@@ -249,7 +249,8 @@ def compared(model: Any, other: Any) -> Tested:
     if not hasattr(type(other), "_kind"):
         raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
     tables = [_table_of(model), _table_of(other)]
-    names = [set(map(str, own._names(own.n_features_in_))) for own in (model, other)]
+    slopes = [dict(zip(map(str, own._names(own.n_features_in_)), own._slopes, strict=False)) for own in (model, other)]
+    names = [set(own) for own in slopes]
     if len(names[0]) < len(names[1]):
         tables, names = tables[::-1], names[::-1]
     if not names[1] < names[0]:
@@ -259,7 +260,9 @@ def compared(model: Any, other: Any) -> Tested:
         )
     large, small = tables
     same = large.rows_of == small.rows_of
-    apart = abs(model._null - other._null) > 1e-9 * abs(model._null)
+    # Of the same rows and outcome the derivatives by a column at 0 are the same.
+    values = np.array([[own[name] for name in names[1]] for own in slopes])
+    apart = not np.allclose(values[0], values[1], rtol=1e-9, atol=1e-9 * float(abs(values).max()))
     if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
         raise ConfigurationError("two models are compared of the same rows, sites, outcome and kind of intercepts")
     if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:

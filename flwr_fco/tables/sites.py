@@ -278,14 +278,15 @@ class Sites:
         """The loss at 0, of all rows."""
         return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
 
-    def slopes(self, count: int) -> Vector:
-        """Return the derivatives by the last parameters at 0, of all rows."""
-        return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
+    @property
+    def slopes(self) -> Vector:
+        """The derivatives at 0, of all rows."""
+        return np.asarray(np.sum([own.weight * own.vectors["gradient"] for own in self.answers], axis=0))
 
     def at_mean(self) -> tuple[float, float]:
         """Return the logarithm of the counts' mean rate, and the loss there; 0 and that at 0 without counts."""
         mean = math.fsum(answer.weight * answer.numbers["mean"] for answer in self.answers)
-        exposure = mean + float(self.slopes(1)[0])
+        exposure = mean + float(self.slopes[-1])
         if not (mean > 0.0 and exposure > 0.0):
             return 0.0, self.at_zero
         level = math.log(mean / exposure)
@@ -294,7 +295,7 @@ class Sites:
     @property
     def level(self) -> float:
         """The mean of the targets of squares, if it is far from 0 beside their deviation; and else 0."""
-        mean = -float(self.slopes(1)[0])
+        mean = -float(self.slopes[-1])
         return mean if mean**2 > _FAR**2 * (2.0 * self.at_zero - mean**2) else 0.0
 
     def moments(self) -> tuple[Vector, Vector]:

@@ -479,6 +479,9 @@ def test_what_cannot_be_tested_is_refused_in_words():
         other = here("lasso", [X[:, :2] for X in parts], [factor * y for y in targets], **options)
         refused("of the same rows, sites, outcome", model.compare, other)
     assert model.compare(smaller).p > 0.0
+    # Of classes the loss at 0 does not depend on the outcome.
+    model, other = (here("logistic", [X[:, : 2 + m] for X in parts], [y > m for y in targets]) for m in (0, 1))
+    refused("of the same rows, sites, outcome", model.compare, other)
 
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
