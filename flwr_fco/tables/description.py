@@ -16,7 +16,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.design import dense, moments
@@ -36,6 +36,8 @@ _SHOWN_SITES = 8
 _WILD = 15.0
 _FAR = 10.0
 _QUARTILES = (0.25, 0.5, 0.75)
+#: Sums of rounding errors of single precision, relative to them.
+_ROUNDED = 1.001
 #: How many times the rows of a quartile's mean a column needs: of fewer, differences of sums are single rows.
 _APART = 4
 
@@ -265,9 +267,20 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
-    request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes)
+    request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes, check=_check)
     answers = {model._site_of(own.partition): own for own in ask(run, request, np.zeros(run.problem.layout.size))}
     return columns, names, answers, [Finding(model._site_of(r.partition_id), "", r.reason, True) for r in run.left_out]
+
+
+def _check(answer: Answer) -> None:
+    """Refuse numbers that no rows have, which would make honest sites look odd."""
+    said, counts, outcome = (answer.vectors[name] for name in ("said", "counts", "outcome"))
+    present, deviations = said.reshape(-1, len(SAID))[:, [0, 2]].T
+    rows, numbers = answer.numbers["rows"], [*present, *counts]
+    possible = WITHHELD <= min(numbers) <= max(numbers) <= rows and deviations.min() >= 0.0
+    # No vector of correlations is longer than the root of the largest eigenvalue of the columns' own.
+    if not (possible and outcome @ outcome <= _ROUNDED * answer.numbers["widest"]):
+        raise ProtocolError("its Table 1 has counts, deviations or correlations that no rows have")
 
 
 def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:

@@ -10,7 +10,7 @@ import hospitals
 import numpy as np
 import pandas as pd
 import pytest
-from federations import fit_over_a_grid, grid_of
+from federations import altering, fit_over_a_grid, grid_of
 from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -741,6 +741,15 @@ def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
     other = FederatedLogisticRegression(codebook=hospitals.codebook("classes", columns, sites=PLACES))
     with grid_of(other, [sites["Oslo"]]) as grid:
         refused("Oslo: has another codebook", study_model().set_params(num_clients=1).describe, grid)
+
+
+def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():
+    sites = list(hospitals.study().values())
+    for name, factor in (("outcome", 1e6), ("said", -1.0), ("counts", 9.0)):
+        grid = altering(1, name, lambda vectors, _, name=name, factor=factor: vectors[name].__imul__(factor))
+        with grid_of(model := study_model().set_params(num_clients=len(sites)), sites, grid=grid) as made:
+            (finding,) = described(model, made, stop=False)[0].findings
+        assert f"{finding}" == f"{PLACES[1]}: its Table 1 has counts, deviations or correlations that no rows have"
 
 
 # --- what its owner withholds -----------------------------------------------------------------------------------------
