@@ -42,6 +42,8 @@ __all__ += ["DualFL", "FedDR", "FedNewton", "LocalSGD", "proved_zero"]
 class FedDualAvg(StepStrategy):
     """Federated dual averaging, algorithm 3: an exactly sparse (low-rank, feasible) global model.
 
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
+
     Parameters
     ----------
     output : {"last", "shadow"}, Last or Average, default "last"
@@ -102,6 +104,8 @@ class FedDualAvgOSP(FedDualAvg):
     Erratum: psi never acts on the dual, which is therefore FedAvg's iterate while the weight of psi grows, and the
     output tends to exactly 0. Only an early window of rounds is useful.
 
+    Its options are those of :class:`FedDualAvg`.
+
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 5.
@@ -124,6 +128,8 @@ class FedDA(FedDualAvg):
     :class:`FedDAGT` removes it. The paper uses the mirror map ``PNorm(p)`` and ``"uniform"`` weights; psi is
     FedDualAvg's.
 
+    Its options are those of :class:`FedDualAvg`.
+
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 without tracking and
@@ -142,6 +148,8 @@ class FedDA(FedDualAvg):
 @strategy
 class FedDAGT(StepStrategy):
     """Federated dual averaging with gradient tracking: no bias from unequal clients, for one more vector down.
+
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -177,6 +185,8 @@ class FedDAGT(StepStrategy):
 class Scaffold(FedDAGT):
     """SCAFFOLD, option 2, with control variates that start at 0; psi and other mirror maps are extensions.
 
+    Its options are those of :class:`FedDAGT`.
+
     References
     ----------
     Karimireddy and others: SCAFFOLD (ICML 2020), algorithm 1.
@@ -198,6 +208,8 @@ class ReFedDAGT(StepStrategy):
 
     The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is the s largest
     entries of the mean over the rounds of their primals: of ``output=Average()``, which keeps all.
+
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -236,6 +248,8 @@ class MultistepReFedDAGT(ReFedDAGT):
     The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
     gets the round of the whole run; a stage's own rate takes precedence.
 
+    Its other options are those of :class:`ReFedDAGT`.
+
     Parameters
     ----------
     stages : sequence of Stage, default ()
@@ -272,6 +286,8 @@ class DFedDA(StepStrategy):
 
     On a graph it is biased even with one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
 
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
+
     Parameters
     ----------
     mixing : Topology, array of shape (M, M), or str, default "complete"
@@ -301,6 +317,8 @@ class DFedDA(StepStrategy):
 @strategy
 class DFedDAGT(StepStrategy):
     """Decentralised federated dual averaging with gradient tracking, algorithm 1: exact on any connected graph.
+
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -336,6 +354,8 @@ class DReFedDAGT(DFedDAGT):
     With `stages` it is Multistep ReFedDA-GT on a graph, as in the authors' public code: a new stage begins at the
     sparsified mean over all nodes, which the relay knows and a node would not. The trackers start at 0 in every stage.
     The mirror map must be ``PNorm`` or ``Euclidean``.
+
+    Its other options are those of :class:`DFedDAGT`.
 
     Parameters
     ----------
@@ -375,6 +395,8 @@ class DReFedDAGT(DFedDAGT):
 class LocalSGD(StepStrategy):
     """FedAvg (local SGD): gradient steps on the clients, averaged by the server.
 
+    Its options are those of :class:`StepStrategy` and :class:`Options`.
+
     References
     ----------
     McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
@@ -396,6 +418,8 @@ class FedAvgSubgradient(StepStrategy):
     """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
 
     The model is dense: an average of points that are almost zero is almost zero, never exactly zero.
+
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -420,6 +444,8 @@ class FedAvgSubgradient(StepStrategy):
 @strategy
 class FedMid(StepStrategy):
     """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
+
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -449,6 +475,8 @@ class FedMid(StepStrategy):
 class FedMidOSP(FedMid):
     """Federated mirror descent, only server proximal, algorithm 4: psi acts only in the server's step.
 
+    Its other options are those of :class:`FedMid`.
+
     Parameters
     ----------
     server_prox : bool, default True
@@ -471,6 +499,8 @@ class FedMidOSP(FedMid):
 @strategy
 class FeDualEx(StepStrategy):
     """Federated dual extrapolation, algorithm 1: composite saddle points with exact sparsity, low rank or feasibility.
+
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -508,6 +538,8 @@ class FeDualEx(StepStrategy):
 class FedMiP(StepStrategy):
     """Federated mirror prox, algorithm 2 of appendix H: saddle points by primal averaging.
 
+    Its other options are those of :class:`StepStrategy` and :class:`Options`.
+
     Parameters
     ----------
     server_prox : bool, default True
@@ -539,6 +571,8 @@ class FedMiP(StepStrategy):
 @strategy
 class FedDR(MinimiseStrategy):
     """FedDR: randomised Douglas-Rachford splitting; psi acts on the server, and its zeros are exact.
+
+    Its other options are those of :class:`MinimiseStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -577,6 +611,8 @@ class DualFL(MinimiseStrategy):
 
     The losses must be strongly convex (with `alpha` or without) but need not be smooth: if not, they bring a
     `minimiser` of their own.
+
+    Its other options are those of :class:`MinimiseStrategy` and :class:`Options`.
 
     Parameters
     ----------
@@ -655,6 +691,8 @@ class FedNewton(CompositeStrategy):
 
     What a client sends are derivatives and, in the first round, the means of its columns and the largest of their mean
     squares, at the precision of its data: sums over its rows, which single rows can be found from if there are few.
+
+    Its other options are those of :class:`Options`.
 
     Parameters
     ----------

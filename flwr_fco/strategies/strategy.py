@@ -471,6 +471,8 @@ def _rate(rate: Rate | None) -> str:
 class StepStrategy(CompositeStrategy):
     """A strategy whose clients take gradient steps, at a rate of theirs and one of the server.
 
+    Beside the options of :class:`Options`:
+
     Parameters
     ----------
     client_lr : float, callable or "auto", default 0.1
@@ -498,6 +500,8 @@ class StepStrategy(CompositeStrategy):
 @strategy
 class MinimiseStrategy(CompositeStrategy):
     """A strategy whose clients minimise their loss plus linear and quadratic terms.
+
+    Beside the options of :class:`Options`:
 
     Parameters
     ----------
