@@ -508,7 +508,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         start = self._start(d, outputs)
         # The rows are here, and their columns have been compared.
         tables = Tables(settled=True)
-        answers = first_answers(grid, start, self._timeout, tables, len(clients))
+        answers = first_answers(grid, start, self._timeout, tables, len(clients), counts=self._kind is COUNTS)
         return Sites(grid, start, self._timeout, tables, names, answers)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
@@ -519,7 +519,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = tables or self._tables_at(grid, names_of(names))
         tables.compare(d)
         start = self._start(d, outputs)
-        answers = first_answers(grid, start, self._timeout, tables, self.num_clients)
+        answers = first_answers(grid, start, self._timeout, tables, self.num_clients, counts=self._kind is COUNTS)
         if self.without_ is not None:
             # A codebook names the sites by partition.
             without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_

@@ -125,7 +125,8 @@ def summary_of(model: Any) -> Summary:
     odds = []
     if isinstance(model, ClassifierMixin) and len(model.classes_) == 2:
         # The rows of each class are not known where each site has an intercept of its own.
-        counts = [f" ({count:g})" for count in getattr(model, "class_count_", ())] or [""] * 2
+        weighted = " by weight" * model._weighted
+        counts = [f" ({count:g}{weighted})" for count in getattr(model, "class_count_", ())] or [""] * 2
         other, one = (repr(label) + own for label, own in zip(model.classes_.tolist(), counts, strict=True))
         odds = [("Odds", f"of {one} against {other}")]
     lines = [*model._lines[:2], *odds, *model._lines[2:]]

@@ -21,7 +21,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable, quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.objectives import CoxRegression, Linear, Objective
+from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
 from flwr_fco.objectives.design import dense
 from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.simulation import InProcessGrid
@@ -34,8 +34,8 @@ from flwr_fco.tables.estimates import counted
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
 #: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether they are
-#: unequal, whether columns are dense, the mean of counts; and the columns' means, variances, and those within strata.
-_NUMBERS = ("loss", "mass", "weighted", "dense", "mean")
+#: unequal, whether columns are dense (of counts also their mean); and columns' means, variances, and those in strata.
+_NUMBERS = ("loss", "mass", "weighted", "dense")
 _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
@@ -67,7 +67,9 @@ def first(question: Question, objective: Objective) -> Answer:
     means, variances = objective.moments()
     vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
     numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
-    numbers |= {"dense": isinstance(objective.features, np.ndarray), "mean": counted(objective)[0]}
+    numbers["dense"] = isinstance(objective.features, np.ndarray)
+    if isinstance(getattr(objective, "with_intercept", objective), Poisson):
+        numbers["mean"] = counted(objective)[0]
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
 
 
@@ -173,12 +175,12 @@ def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
         raise ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
 
-def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: int) -> list[Answer]:
-    """Return what all sites of a grid say first."""
+def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: int, *, counts: bool) -> list[Answer]:
+    """Return what all sites of a grid say first, of counts also their mean."""
     run = prepared(asking(least, tables), grid, start, timeout)
     size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
     shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
-    answers = ask(run, Request("first", {}, _NUMBERS, shapes), np.zeros(size))
+    answers = ask(run, Request("first", {}, (*_NUMBERS, *["mean"] * counts), shapes), np.zeros(size))
     check_count(len(answers), least, reasons_of(run))
     return answers
 
