@@ -44,9 +44,9 @@ GATE = "gate"
 #: Seconds for the SuperLink to answer, and for a killed node's key to be free.
 READY = 120.0
 TAKEN = 180.0
-#: The log line of an accepted SuperNode, and the seconds within which a refused one reports it.
-_TAKEN_SAYS = "SuperNode ID:"
-_REFUSED = 8.0
+#: What the logs of an accepted and of a refused SuperNode say, and the seconds within which a busy machine gets there.
+_ANSWERS = ("SuperNode ID:", "Exit Code")
+_ANSWERED = 30.0
 _FILE = "deployment.json"
 #: Maximum number of SuperNodes of a deployment: each has a port between 20000 and 32000.
 _MOST = 12_000
@@ -414,10 +414,11 @@ class LocalDeployment:
             log = self.home / f"{name}.log"
             before = log.stat().st_size if log.exists() else 0
             process = self.spawn(name, self._command(name))
-            wait = time.monotonic() + (_REFUSED if again else 0.0)
-            while process.poll() is None and time.monotonic() < wait and _TAKEN_SAYS not in self.log(name, before):
+            wait = time.monotonic() + (_ANSWERED if again else 0.0)
+            said = ""
+            while process.poll() is None and time.monotonic() < wait and not any(each in said for each in _ANSWERS):
                 time.sleep(0.1)
-            said = self.log(name, before)
+                said = self.log(name, before)
             # A refused SuperNode reports it but may keep running, because its SuperExec waits for it.
             if not again or (process.poll() is None and "Exit Code" not in said):
                 return
