@@ -58,6 +58,8 @@ from flwr_fco.tables.sites import reasons_of, site_of
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8
 _MERGED = (1, 2, 4)
+#: Rounding error of a sum of shares.
+_ROUNDING = 1e-9
 #: How the numbers of a question begin that are edges of bins, or times; and the number that says which column has the
 #: groups of survival curves, without which there is one.
 _EDGE = "edge-"
@@ -195,15 +197,16 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
     point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
 
     def ask(question: str, numbers: dict[str, float], shapes: Any, *wanted: str) -> list[Answer]:
-        """Return the answers of sites that have said how good the model is."""
-        answered = questions.ask(run, Request(question, numbers, wanted, shapes), point)
-        return [answer for answer in answered if answer.node_id in nodes]
+        """Return the answers of sites that have said how good the model is, on as many rows."""
+        check = _check_bins if question == "bins" else None
+        answered = questions.ask(run, Request(question, numbers, wanted, shapes, check=check), point)
+        return [answer for answer in answered if answer.examples == nodes.get(answer.node_id)]
 
     answers = questions.ask(run, Request("quality", {}, _WANTED, check=_check), point)
     left_out = reasons_of(run, sites)
     if not answers:
         raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
-    nodes = {answer.node_id for answer in answers}
+    nodes = {answer.node_id: answer.examples for answer in answers}
 
     def derivatives(at: Vector) -> Sums:
         shapes = {"gradient": (at.size,), "hessian": (at.size**2,)}
@@ -284,6 +287,16 @@ def _check(answer: Answer) -> None:
     if not (0.0 <= reported["brier"] <= 1.0 and reported["square"] >= (1.0 - 1e-9) * reported["mean"] ** 2):
         text = f"Brier's score is {reported['brier']:g}, and the scores' mean square {reported['square']:g}"
         raise ProtocolError(text)
+
+
+def _check_bins(answer: Answer) -> None:
+    """Refuse shares that are none of the rows'."""
+    rows, expected, observed = (answer.vectors[name] for name in ("rows", "expected", "observed"))
+    parts = (np.minimum(expected, observed) >= -_ROUNDING) & (observed <= rows + _ROUNDING)
+    if answer.numbers["reported"] and not (abs(rows.sum() - 1.0) <= _ROUNDING and parts.all()):
+        raise ProtocolError(
+            f"its bins hold {rows.sum():g} times its rows, or more events than rows, or fewer than none"
+        )
 
 
 def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:

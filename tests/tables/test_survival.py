@@ -426,6 +426,13 @@ def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name():
         assert re.search(r"Left out: (site 2: .*|partition 2: .*)" + re.escape(why), quality)
         assert quality.overall["concordance"] == honest.overall["concordance"]
         assert quality.overall["slope"] == pytest.approx(honest.overall["slope"])
+    for change in (
+        lambda vectors, numbers: vectors["rows"].__imul__(2.0),
+        lambda vectors, numbers: vectors["observed"].__isub__(1.0),
+        lambda vectors, numbers: numbers.update({"num-examples": 10**6}),
+    ):
+        quality = over(model, TIMES, grid=altering(2, "expected", change))
+        assert (quality.bins, "a site has not answered" in quality) == ([], True)
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
