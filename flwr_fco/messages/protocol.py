@@ -121,6 +121,11 @@ class Node(NamedTuple):
         """What identifies the client from round to round, and sorts: its partition, or its node id without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
 
+    @property
+    def site(self) -> int:
+        """Its partition, or its node id without one, as it knows itself."""
+        return self.key[1]
+
     def __str__(self) -> str:
         return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
 
@@ -489,7 +494,7 @@ class Answer(NamedTuple):
     weight : float
         p_m among the clients that answered, set by the server; the weights sum to 1.
     partition, node_id : int or None
-        Who answered, set by the server.
+        Who answered, set by the server: the partition is the node id of a node without one.
 
     Examples
     --------

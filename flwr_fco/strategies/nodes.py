@@ -25,8 +25,8 @@ from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, d
 from flwr_fco.strategies.ledger import Key
 from flwr_fco.strategies.replies import NO_REPLY, Round, collect
 
-#: Seconds to wait for the nodes' answers to the question about their partition.
-_HANDSHAKE_TIMEOUT = 120.0
+#: Seconds to wait for the nodes' answers to the question about their partition, which may start with an installation.
+_HANDSHAKE_TIMEOUT = 300.0
 #: What a draw is for: rounds of training, evaluations and questions are drawn apart from each other.
 TRAINING = 2
 EVALUATION = 3

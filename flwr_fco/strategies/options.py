@@ -149,7 +149,7 @@ class Options(FedAvg):
     participation: Participation | Everyone = field(default=Participation())
 
     #: Weights by partition in the place of those that clients report: estimators set what their rows weigh.
-    site_weights: Mapping[int | None, float] | None = field(init=False, default=None)
+    site_weights: Mapping[int, float] | None = field(init=False, default=None)
 
     #: What clients have said of their tables to estimators, that ask before the run.
     tables: Any = field(init=False, default=None)

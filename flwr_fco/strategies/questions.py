@@ -153,7 +153,7 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
         # Of whole numbers beyond 64 bits NumPy makes arrays of objects.
         as_floats = {name: float(answer.numbers[name]) for name in request.wanted}
         answer = answer._replace(numbers={**answer.numbers, **as_floats}, examples=examples)
-        answer = answer._replace(partition=node.partition_id, node_id=node.node_id)
+        answer = answer._replace(partition=node.site, node_id=node.node_id)
         if request.check is not None:
             request.check(answer)
         return answer

@@ -390,7 +390,7 @@ def check_examples(run: Any, node: Node, examples: Any) -> float:
         kind = FormError if examples is None or examples != examples else ProtocolError
         raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
     known = run.options.bounds.rows
-    if known is not None and (expected := known.get(node.partition_id)) != examples:
+    if known is not None and (expected := known.get(node.site)) != examples:
         own = "none: it is not in Bounds(rows=...)" if expected is None else f"{expected:g}, of Bounds(rows=...)"
         raise ProtocolError(f"it reports {examples:g} examples; expected {own}")
     return float(examples)

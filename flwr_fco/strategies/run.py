@@ -287,12 +287,12 @@ class Run:
         ProtocolError
             If they have set none.
         """
-        given: Mapping[int | None, float] | None = self.options.site_weights
+        given: Mapping[int, float] | None = self.options.site_weights
         if given is None:
             return examples
-        if node.partition_id not in given:
+        if node.site not in given:
             raise ProtocolError(f"its partition is {node.partition_id}, which is not one of the fit's")
-        return given[node.partition_id]
+        return given[node.site]
 
     @property
     def missing(self) -> list[Node]:

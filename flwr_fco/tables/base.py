@@ -526,7 +526,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             left_out = reading.place_of(without, [answer.partition for answer in answers])
             answers = [answer for place, answer in enumerate(answers) if place != left_out]
         # The fit is of these and of nobody who comes later.
-        grid = SomeNodes(grid, [answer.node_id for answer in answers])
+        grid = SomeNodes(grid, answers)
         called = [self._site_of(answer.partition) for answer in answers]
         check_masses(answers)
         sites = Sites(grid, start, self._timeout, tables, called, answers)
@@ -545,7 +545,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """The factors of the penalty, by the names of the model's columns."""
         return self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
 
-    def _site_of(self, partition: int | None) -> str:
+    def _site_of(self, partition: Any) -> str:
         """Return the name of a site."""
         return f"partition {partition}" if self.codebook is None else self.codebook.name_of(partition)
 
@@ -564,7 +564,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
         tables = Tables(Described(names, self._names_of_classes()))
         failed = tables.ask(grid, nodes, self._timeout)
-        why = [f"{self._site_of(node.partition_id)}: {reason}" for node, reason in failed.items()]
+        why = [f"{self._site_of(node.site)}: {reason}" for node, reason in failed.items()]
         check_count(len(nodes) - len(failed), self.num_clients, why)
         return tables
 

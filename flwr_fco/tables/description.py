@@ -17,7 +17,7 @@ from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
-from flwr_fco.messages.protocol import Answer, Question
+from flwr_fco.messages.protocol import Answer, Node, Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.nodes import Tables
@@ -269,7 +269,8 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
     request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes, check=_check)
     answers = {model._site_of(own.partition): own for own in ask(run, request, np.zeros(run.problem.layout.size))}
-    return columns, names, answers, [Finding(model._site_of(r.partition_id), "", r.reason, True) for r in run.left_out]
+    left_out = [(Node(row.node_id, row.partition_id).site, row.reason) for row in run.left_out]
+    return columns, names, answers, [Finding(model._site_of(site), "", reason, True) for site, reason in left_out]
 
 
 def _check(answer: Answer) -> None:

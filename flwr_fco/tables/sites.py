@@ -20,7 +20,7 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable, quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Answer, Question
+from flwr_fco.messages.protocol import Answer, Node, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
 from flwr_fco.objectives.design import dense
 from flwr_fco.objectives.linear import CENTRE
@@ -112,11 +112,12 @@ def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
 
 
 class SomeNodes:
-    """Some of the nodes of a grid."""
+    """The nodes of a grid that have answered, which are not asked again who they are."""
 
-    def __init__(self, grid: Any, nodes: Sequence[Any]) -> None:
+    def __init__(self, grid: Any, answers: Sequence[Answer]) -> None:
         self._grid = grid
-        self._nodes = list(nodes)
+        self._nodes: list[Any] = [own.node_id for own in answers]
+        self.partition_ids = {own.node_id: own.partition for own in answers if own.partition != own.node_id}
 
     def get_node_ids(self) -> list[int]:
         """Return their ids."""
@@ -150,7 +151,8 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
 def reasons_of(run: Run, sites: Sequence[Any] = ()) -> list[str]:
     """Return who has not answered, by the names of `sites` if there are any, and why."""
     names: dict[int | None, str] = {place: f"site {site}" for place, site in enumerate(sites)}
-    return [f"{names.get(row.partition_id, f'partition {row.partition_id}')}: {row.reason}" for row in run.left_out]
+    rows = [(Node(row.node_id, row.partition_id).site, row.reason) for row in run.left_out]
+    return [f"{names.get(site, f'partition {site}')}: {reason}" for site, reason in rows]
 
 
 def site_of(answer: Answer, sites: Sequence[Any]) -> str:
@@ -163,9 +165,8 @@ def site_of(answer: Answer, sites: Sequence[Any]) -> str:
     sites : sequence
         Names of the sites by partition, of which there may be none.
     """
-    if answer.partition is None:
-        return f"node {answer.node_id}"
-    return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"
+    place: Any = answer.partition
+    return f"site {sites[place] if place < len(sites) else place}"
 
 
 def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
@@ -256,8 +257,7 @@ class Sites:
 
     def strategy(self, **options: Any) -> FedNewton:
         """Return a strategy with these options."""
-        parts = [own.partition for own in self.answers]
-        rows = {own.partition: own.examples for own in self.answers} if None not in parts else None
+        rows = {own.partition: own.examples for own in self.answers}
         count = math.fsum(own.examples for own in self.answers)
         # In rows, whatever the unit of their weights: by these it is seen whether columns are more.
         weights = {own.partition: own.weight * count for own in self.answers} if self.weighted else None

@@ -15,7 +15,7 @@ from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import refused
+from problems import Foreign, refused
 from scipy.interpolate import CubicSpline
 from scipy.sparse import csr_array
 from sklearn.linear_model import Lasso
@@ -24,7 +24,8 @@ from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, PublicError
-from flwr_fco.messages.records import NAMES_ONLY, TABLE, addressed
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 from flwr_fco.tables.description import withheld
 
@@ -277,6 +278,30 @@ def test_parts_that_are_lists_of_rows_are_arrays(model, y):
     expected = model.fit(*arrays).coef_.copy()
     for features in (X, tuple(X), [X[0], arrays[0][1]]):
         assert_array_equal(model.fit(features, *others).coef_, expected)
+
+
+class Unnumbered(Foreign):
+    """SuperNodes that were started with the path of their data alone: the question for a partition has no answer."""
+
+    def __init__(self, *given, **options):
+        super().__init__(InProcessGrid(*given, **options))
+
+    def send_and_receive(self, messages, *, timeout=None):
+        others = [message for message in messages if message.metadata.message_type != PARTITION]
+        return super().send_and_receive(others, timeout=timeout)
+
+
+def test_nodes_without_a_partition_id_are_as_many_sites():
+    """What a site's rows weigh and may curve, and its column of a Table 1, is its own."""
+    data = [(*own, np.linspace(1.0, 2.0 + m, 40)) for m, own in enumerate(SITES)]
+    there, grid = fit_over_a_grid(lasso(), data, features=NAMES, grid=Unnumbered, intervals=True)
+    here = fit_here(data, intervals=True)
+    assert_allclose(there.covariance_, here.covariance_, rtol=1e-9)
+    assert_allclose([*there.coef_, there.intercept_], [*here.coef_, here.intercept_], rtol=1e-9)
+    with grid.identity(), quiet(50):
+        assert {row["site"] for row in there.describe(grid, features=NAMES).rows} == {
+            f"partition {i}" for i in (2, 3, 4)
+        }
 
 
 def test_two_sites_with_the_same_rows_are_named():
