@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -100,7 +100,6 @@ class Run:
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options = options
         self.num_rounds = num_rounds
-        self.initial = arrays
         self.method: Algorithm = options._method()
         self.tables = options.tables or Tables()
         self.grid: Any = None
@@ -244,8 +243,13 @@ class Run:
 
     def setting_of(self, given: Setting, state: Any) -> Setting:
         """Return geometry, regularizer, work and rates of a state."""
-        who = f"{type(self.method).__name__}.setting(given, state)"
-        return cast(Setting, checked(who, self.method.setting(given, state), Setting))
+        found: Any = self.method.setting(given, state)
+        if isinstance(found, Setting):
+            return found
+        raise ConfigurationError(
+            f"{type(self.method).__name__}.setting(given, state)={short(found)} is a {type(found).__name__}; "
+            "expected a Setting"
+        )
 
     def problem_of(self, setting: Setting) -> Problem:
         """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
-from flwr_fco.errors import ConfigurationError, FormError, in_words
+from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
@@ -363,8 +363,8 @@ class CompositeStrategy(Options):
             logger.warning(text, server_round, len(good), least, why)
         run.number = server_round
         who = f"{type(run.method).__name__}.metrics(problem, state)"
-        own = checked(who, run.method.metrics(run.problem, run.state), Mapping)
-        metrics = {**own, "skipped": int(skipped), **counts}
+        own = run.method.metrics(run.problem, run.state)
+        metrics = {**(own if isinstance(own, dict) else checked(who, own, Mapping)), "skipped": int(skipped), **counts}
         run.over = str(metrics.pop("finished", ""))
         metrics |= structure(run.problem.psi, run.problem.layout, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
@@ -374,8 +374,10 @@ class CompositeStrategy(Options):
         if self.certificate_every and server_round % self.certificate_every == 0:
             metrics |= questions.certified(run, run.point)
         before = run.result.train_metrics_clientapp.get(server_round - 1)
-        with in_words(f"{who} holds what is no number", ConfigurationError):
+        try:
             return run.arrays.copy(), metric_record(_joined(theirs, metrics), before)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{who} holds what is no number: {error}") from error
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

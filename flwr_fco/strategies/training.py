@@ -279,7 +279,7 @@ def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
     """
     counts: dict[str, Any] = {"bytes-down": run.current.bytes_down}
     if run.current.form is not None:
-        model = sum(len(array.data) for array in run.initial.values())
+        model = sum(len(array.data) for array in run.arrays.values())
         counts["bytes-up"] = sum(bytes_in(reply.content) for reply in good)
         counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
     else:
