@@ -41,6 +41,8 @@ _LONGEST = 1_900
 #: What is in the error of a client whose cause is known, and what to do.
 _SIGNS = {
     "short:": SHORT_MOD,
+    # The error says what to do.
+    "Flower's own ClientApp": "",
     "fitins.parameters": OLD_CLIENT,
     "evaluateins.parameters": OLD_CLIENT,
     "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",

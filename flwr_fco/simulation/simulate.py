@@ -280,7 +280,8 @@ def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
         raise ConfigurationError(f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load)")
     if not isinstance(initial_arrays, Mapping | ArrayRecord):
-        expected = "expected an ArrayRecord, or a mapping of names to arrays; of a list of arrays ArrayRecord(arrays)"
+        expected = "expected an ArrayRecord, or a mapping of names to arrays: of a list of arrays ArrayRecord(arrays), "
+        expected += "of a network ArrayRecord(model.state_dict())"
         raise ConfigurationError(f"initial_arrays is {_called(initial_arrays)}; {expected}")
 
 

@@ -196,7 +196,8 @@ def run_rounds(
             callbacks.call("on_save_point", run.number, True)
         if isinstance(error, KeyboardInterrupt):
             raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
-        error.add_note(f"The result of the {done} rounds before is the strategy's `result`.")
+        if done:
+            error.add_note(f"The result after round {done} is the strategy's `result`.")
         raise
     finally:
         callbacks.call("on_run_end", result)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -238,6 +238,13 @@ class LocalTraining:
     def server_round(self) -> int:
         """The round, from 1; in round 0 some strategies collect initial gradients."""
         return self._round
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            # Outside of the block there is no optimiser.
+            advice = "train in its block: with local_training(msg, context, model) as training: ..."
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; {advice}")
 
     def __enter__(self) -> Self:
         plan = self._downlink.plan

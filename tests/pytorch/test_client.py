@@ -22,7 +22,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, GroupLasso, HardSparsity, Zero
 from flwr_fco.strategies import Bounds, FedDAGT, FedDualAvg, FedMid, FeDualEx, Steps, Wire
 from flwr_fco.topology import ring
-from flwr_fco.torch import ClientApp, local_training
+from flwr_fco.torch import ClientApp, LocalTraining, local_training
 from flwr_fco.torch.client import GradientProbe
 from flwr_fco.work import FirstOrder
 
@@ -170,7 +170,7 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="join
         (plain(output="shadow"), {}, f"asks for all local points{OBJECTIVE}"),
         (plain(mirror_map=PNorm(4.0)), {}, rf"mirror_map=PNorm\(p=4.0{OBJECTIVE}"),
         (plain(**JOINT), {}, rf"scope='joint': HardSparsity\(count=2\) of all arrays together{OBJECTIVE}"),
-        (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp"),
+        (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp.*import ClientApp`$"),
         (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
         (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
         (plain(), {"steps_with": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
@@ -187,6 +187,11 @@ def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, clie
     with pytest.raises(ClientError, match=message) as caught:
         simulated(strategy, torch_app(clients(), **client), 1)
     assert isinstance(caught.value.__cause__, ConfigurationError)
+
+
+def test_there_is_no_optimiser_outside_of_the_block():
+    with pytest.raises(AttributeError, match="no 'optimizer'; train in its block: with local_training"):
+        _ = LocalTraining.__new__(LocalTraining).optimizer
 
 
 # --- what the owner may forbid, and the record ------------------------------------------------------------------------
