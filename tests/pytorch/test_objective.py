@@ -219,7 +219,6 @@ def _tied():
         ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
         ({"model": _tied()}, "'0.weight' and '1.weight' are one tensor"),
         ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
-        ({"chunk_size": 0}, "chunk_size=0; expected a whole number >= 1"),
         ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
         ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
         ({"dataset": DataLoader(TensorDataset(X, Y))}, "dataset is a DataLoader; .* its dataset"),
