@@ -235,15 +235,11 @@ class Returning(regularizers.Regularizer):
 
 WRONG = [
     *(
-        (rf"{cls.__name__}\.strength=", cls, strength)
-        for cls in (L1, L2Squared, ElasticNet, Nuclear)
-        for strength in (-1.0, NAN, INF, True, "1", None, np.array([1.0, 2.0]))
+        (rf"{cls.__name__}\.(strength|radius)=", cls, number)
+        for cls in (L1, L2Squared, ElasticNet, Nuclear, L1Ball, L2Ball, Simplex)
+        for number in (-1.0, NAN, INF, True, "1", None, np.array([1.0, 2.0]))
     ),
-    *(
-        (rf"{cls.__name__}\.radius=", cls, radius)
-        for cls in (L1Ball, L2Ball, Simplex)
-        for radius in (0.0, -1.0, NAN, INF, False, "1")
-    ),
+    (r"L1Ball\.radius=0", L1Ball, 0.0),
     *(
         (r"L1\(weights=", lambda own: L1(1.0, weights=own), weights)
         for weights in ([-1.0], [NAN], [INF], ["a"], [True, False], [[1.0], [1.0, 2.0]])
