@@ -357,14 +357,8 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
         objective.value(given := w.copy())
         objective.gradient(given)
         agree(given, w, "value or gradient changed the point w in place")
-    for check in (
-        checks.gradient,
-        checks.batches,
-        checks.batch_gradients,
-        checks.hessian,
-        checks.line,
-        checks.conjugate,
-    ):
+    each = (checks.gradient, checks.batches, checks.batch_gradients, checks.hessian, checks.line, checks.conjugate)
+    for check in each:
         for w in points:
             check(given := w.copy())
             agree(given, w, "value, gradient, add_gradient or metrics changed the point w in place")

@@ -330,11 +330,9 @@ def _tensors(dataset: Any) -> TensorDataset:
     """Return a data set of tensors whose first axis indexes examples."""
     tensors = list(dataset) if isinstance(dataset, Sequence) else None
     if not tensors or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
-        prefix = (
-            f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first"
-        )
+        prefix = f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose"
         advice = "Of one tensor: (images,); of arrays: torch.from_numpy(...); of a DataLoader: its dataset"
-        raise ConfigurationError(f"{prefix} axis counts examples, such as (images, labels). {advice}")
+        raise ConfigurationError(f"{prefix} first axis counts examples, such as (images, labels). {advice}")
     return TensorDataset(*tensors)
 
 
