@@ -270,6 +270,12 @@ class Saved:
         good = parts["watch"]["good"][0]
         if run.graph is None:
             check_forms(run.state, state)
+        else:
+            rows, d = sorted(parts["graph"]["rows"].values()), run.point.size
+            count = len(rows) or 1
+            shapes = [np.shape(value) for value in (state.elapsed, state.dual, state.trackers)]
+            if rows != list(range(len(rows))) or shapes not in ([(count,), (count, d), (k, d)] for k in (0, count)):
+                raise ValueError("its state has other rows than its graph")
         if (good.shape, good.dtype) != (run.point.shape, run.point.dtype) or not all(map(all_finite, (good, *state))):
             raise ValueError("the state or the last good model is not finite, or of another model")
         parts["run"]["state"] = state

@@ -285,6 +285,7 @@ PLATEAU = {"cls": FedDualAvg, "callbacks": [Plateau()]}
 DAMAGED = r"run\.npz is damaged"
 DENSITY = {"cls": FedDualAvg, "regularizer": fco.Zero(), "density": 0.3}
 AROUND = {"cls": fco.ReFedDAGT}
+GRAPH = {"cls": fco.DFedDA}
 START = {"coefficients": np.ones(FEATURES), "intercept": np.zeros(1)}
 DUAL = ("parts", "run", "state", 0)
 WEIGHT = ("parts", "ledger", "members", None, 0)
@@ -297,20 +298,17 @@ REFUSED = {
     "a short array": ({}, (DUAL, lambda a: a[:-1]), {}, DAMAGED),
     "a number for an array": ({}, (DUAL, lambda a: 0.0), {}, DAMAGED),
     "no state": ({}, (DUAL[:-1], lambda state: ...), {}, DAMAGED),
-    "no number of the round": ({}, (("parts", "run", "number"), lambda number: ...), {}, DAMAGED),
     "half a round": ({}, (("parts", "run", "number"), lambda number: 0.5), {}, DAMAGED),
-    "a number for arrays": ({}, (("parts", "run", "passed"), lambda passed: 1.0), {}, DAMAGED),
     "a text for a length": ({}, (("parts", "cap", "usual", None), lambda usual: "far"), {}, DAMAGED),
     "no lengths": ({}, (("parts", "cap"), lambda cap: ...), {}, DAMAGED),
     "a memory of another width": ({}, (MEMORY, lambda held: {"own": held["own"][:-1]}), {}, DAMAGED),
-    "a memory of another name": ({}, (MEMORY, lambda held: {"mine": held["own"]}), {}, DAMAGED),
+    "a graph without a node": (GRAPH, (("parts", "graph", "rows", None), lambda row: ...), GRAPH, DAMAGED),
     "a memory of nothing": ({}, (MEMORY, lambda held: {}), {}, DAMAGED),
     "NaN in a memory": ({}, (MEMORY, lambda held: {"own": held["own"] * np.nan}), {}, DAMAGED),
     "a negative weight": ({}, (WEIGHT, lambda weight: -1.0), {}, DAMAGED),
     "text for a weight": ({}, (WEIGHT, lambda weight: "w"), {}, DAMAGED),
     "no numbers of a callback": (PLATEAU, (CALLBACK, lambda own: {}), PLATEAU, "callbacks"),
     "too many numbers": (PLATEAU, (CALLBACK, lambda own: {"numbers": np.ones(5)}), PLATEAU, "callbacks"),
-    "no state of a callback": (PLATEAU, (CALLBACK, lambda own: None), PLATEAU, "callbacks"),
     "another strategy": ({}, None, {"cls": fco.Scaffold}, "other settings: .*Scaffold"),
     "another rate": ({}, None, {"client_lr": 0.03}, r"other settings: .*client_lr=0\.05, here client_lr=0\.03"),
     "another psi": ({}, None, {"regularizer": fco.L1(0.06)}, r"other settings: .*here regularizer=L1\(0\.06"),
