@@ -189,6 +189,9 @@ def test_targets_of_another_form_are_refused_in_words():
         (DATES.assign(entry=DATES["entry"].mask(np.arange(90) < 5)), r"part 0: .*y\['entry'\] in 5 of 90 rows"),
     ):
         refused(message, FederatedCoxRegression().fit, X[:1], [y])
+    alone = FIRST.assign(strata=range(90))
+    for weights in (None, [np.arange(1.0, 91.0)]):
+        refused("no client has an event while somebody else", FederatedCoxRegression().fit, X[:1], [alone], weights)
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------

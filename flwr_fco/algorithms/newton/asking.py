@@ -270,7 +270,7 @@ class Known(NamedTuple):
         reported = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
         certified = bool(reported.link) and not gaps.why_none(psi, reported.l2)
         known = cls(psi, w, cls.gradient_of(replies), reported, certified)
-        if reported.name == "cox" and reported.loss == 0.0 and not known.gradient.any():
+        if reported.name == "cox" and reported.loss <= reported.least + _GAP and not known.gradient.any():
             raise ConfigurationError(
                 "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
                 "from; check what `events` and `strata` hold"
