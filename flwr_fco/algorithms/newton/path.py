@@ -9,7 +9,7 @@ each with its own point and working set. Each is solved by the steps of :mod:`.m
     validation        one message: each model's loss on the rows of its fold, at every client
 
 What is sent is what the steps need. A gradient is sent in full on the working set; elsewhere it is only compared with
-psi's threshold, so that half precision is enough (single for small strengths): the bound of its rounding error is
+psi's threshold, so that half precision is enough: the bound of its rounding error is
 added to its size, and what is then above the threshold is in the next working set. A Hessian stays at the server, and
 is asked for again when a coordinate outside of it violates optimality, or when its steps have become slow. That of
 squares is the same for all problems of a fold, and only its new rows are sent, in single precision as long as that is
@@ -285,11 +285,9 @@ _KNOWN = 2.0
 _SINGLE = 3.0
 #: About how many gradients a problem of squares takes; others take twice as many (``benchmarks/path.py``).
 _OFTEN = 3.5
-#: Bits of a gradient's entries outside of the working set; of strengths below a share of the largest one they are more,
-#: because a site's own slopes are large beside them.
-_BITS = {16.0: np.float16, 32.0: np.float32}
+#: Bits of a gradient's entries outside of the working set, and of null models.
+_HALF = 16.0
 _DOUBLE = 64.0
-_HALF_FROM = 9e-3
 #: Gradients that are kept of each fold of squares, rounding error of a Hessian in single precision, and which part of
 #: the coordinates is asked about in full where these gradients bound all others.
 _GRADIENTS = 6
@@ -430,10 +428,7 @@ class NewtonPath(ProximalNewton):
         whole = [k for k, row in enumerate(asked) if not (validates or state.shares[row].any())]
         if whole:
             # The strengths follow from the gradients of null models.
-            small = (
-                state.stage == SOLVING and state.strengths[max(asked) // folds - 1] < _HALF_FROM * state.strengths[0]
-            )
-            bits = _DOUBLE if state.stage == NULL else 32.0 if small else 16.0
+            bits = _DOUBLE if state.stage == NULL else _HALF
             on = np.array(whole, dtype=np.int32) * d
             vectors["bits"] = NonZeros(on, np.full(on.size, bits), len(asked) * d)
         return Downlink(problem.plan, vectors, numbers=numbers)
@@ -676,8 +671,6 @@ class NewtonPath(ProximalNewton):
     def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
         """Return a reply apart for each problem that was asked about."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        sent = uplink.vectors.get("elsewhere", np.zeros(0, dtype=np.float32))
-        kind = np.finfo(getattr(sent, "values", sent).dtype)
         at = dict.fromkeys(vectors, 0)
         parts = []
         ranks = iter(vectors.get("ranks", NOTHING).tolist())
@@ -689,7 +682,7 @@ class NewtonPath(ProximalNewton):
             for name, size in sizes.items():
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
-            parts.append(uplink._replace(vectors=_whole(own, state, row, kind)))
+            parts.append(uplink._replace(vectors=_whole(own, state, row)))
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
@@ -728,10 +721,10 @@ def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
     gradient = answer["gradient"]
     if task.bits != _DOUBLE:
         answer["gradient"] = gradient[task.inside]
-    if task.bits in _BITS:
+    if task.bits == _HALF:
         elsewhere = np.delete(gradient, task.inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
-        answer["elsewhere"] = (elsewhere / (scale or 1.0)).astype(_BITS[task.bits])
+        answer["elsewhere"] = (elsewhere / (scale or 1.0)).astype(np.float16)
         answer["scales"] = np.array([scale])
     if "block" in answer:
         kinds = task.kinds
@@ -741,7 +734,7 @@ def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
     return answer
 
 
-def _whole(answer: dict[str, Vector], state: PathState, row: int, kind: Any) -> dict[str, Vector]:
+def _whole(answer: dict[str, Vector], state: PathState, row: int) -> dict[str, Vector]:
     """Return an answer as it was before it travelled, with a bound of the error of its gradient."""
     if state.stage != NULL:
         inside = state.mask[row]
@@ -753,6 +746,7 @@ def _whole(answer: dict[str, Vector], state: PathState, row: int, kind: Any) -> 
                 raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
             gradient[~inside] = rounded
             # Rounding to the nearest is off by half of these at most.
+            kind = np.finfo(np.float16)
             errors[~inside] = float(kind.eps) * np.abs(rounded) + float(kind.smallest_subnormal) * scale
         gradient[inside] = answer["gradient"]
         errors[inside] = 0.0
