@@ -537,7 +537,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
 
     def _all_classes(self, given: ArrayLike) -> NDArray[Any]:
         """Return the codebook's classes, or without any the given ones."""
-        levels = [own.levels for own in self.codebook.outcome.values()] if self.codebook is not None else []
+        levels = [own.levels for own in getattr(self.codebook, "outcome", {}).values()]
         return np.asarray(levels[0] if levels and levels[0] else given)
 
     def _names_of_classes(self) -> Names:

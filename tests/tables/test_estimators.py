@@ -118,6 +118,7 @@ REFUSED = {
     "alpha=-1.0": (FederatedLasso(-1.0), X, Y),
     "l1_ratio=2.0": (FederatedElasticNet(l1_ratio=2.0), X, Y),
     "C=0.0.*a number > 0, or inf": (FederatedLogisticRegression(0.0), X, Y > 0),
+    "codebook=.a.toml. is a str; expected a Codebook": (FederatedLogisticRegression(codebook="a.toml"), X, None),
     "1 class": (FederatedLogisticRegression(), X, np.ones(80, dtype=int)),
     "y holds dates or times": (FederatedLasso(), X, Y.astype("M8[s]")),
     "0: entries are missing .*: y in": (
