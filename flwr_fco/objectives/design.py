@@ -331,8 +331,13 @@ def deviations(features: Features) -> Vector:
     _, variances, fourth = moments(features, shares)
     # Rows that are far apart, because rows may be sorted.
     rows = np.arange(min(n, _LOOKED_AT)) * (n - 1) // (min(n, _LOOKED_AT) - 1)
-    some = np.sort(dense(features[rows]), axis=0)
-    few = 1 + (some[1:] != some[:-1]).sum(axis=0) < _FEWEST_VALUES
+    some = dense(features[rows])
+    # Most columns have so many values in so many rows; to sort all of them takes most of the time.
+    first = np.sort(some[:_FEWEST_VALUES], axis=0)
+    few = (first[1:] == first[:-1]).any(axis=0)
+    if few.any():
+        others = np.sort(some[:, few], axis=0)
+        few[few] = 1 + (others[1:] != others[:-1]).sum(axis=0) < _FEWEST_VALUES
     few |= 2 * np.asarray((features != 0).sum(axis=0)).reshape(-1) < n
     # A column without variance has few values.
     units = np.where(variances > 0.0, variances, 1.0)
