@@ -333,6 +333,10 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
 # --- certificates -----------------------------------------------------------------------------------------------------
 
 
+#: Names of a certificate's numbers, which no client reports in a round without one.
+CERTIFIED = {"objective", "certificate", "duality-gap", "residual", "certificate-clients", "certificate-of"}
+
+
 def certify(run: Run, w: Vector) -> Certificate:
     """Return how far a point is from the optimum of the data of the clients that answer.
 

@@ -7,7 +7,7 @@ clients; ``aggregate_train`` reads and checks the replies, takes the method's st
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import field
 from inspect import currentframe
@@ -374,8 +374,9 @@ class CompositeStrategy(Options):
         if self.certificate_every and server_round % self.certificate_every == 0:
             metrics |= questions.certified(run, run.point)
         before = run.result.train_metrics_clientapp.get(server_round - 1)
+        kept = questions.CERTIFIED if self.certificate_every else ()
         try:
-            return run.arrays.copy(), metric_record(_joined(theirs, metrics), before)
+            return run.arrays.copy(), metric_record(_joined(theirs, metrics, kept), before)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{who} holds what is no number: {error}") from error
 
@@ -455,9 +456,10 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
     return good
 
 
-def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the clients' metrics and the server's; a client's with the name of a server's gets a prefix."""
-    return {**{f"clients-{name}" if name in ours else name: value for name, value in theirs.items()}, **ours}
+def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any], kept: Container[str] = ()) -> dict[str, Any]:
+    """Return the clients' metrics and the server's; a client's with a name of the server's gets a prefix."""
+    named = {f"clients-{name}" if name in ours or name in kept else name: value for name, value in theirs.items()}
+    return {**named, **ours}
 
 
 def _rate(rate: Rate | None) -> str:

@@ -54,7 +54,6 @@ ROUNDS = {
     # One of two, or two of four, of which one may lie, are thousands of times as long as the other.
     "one of two": [((1e-4, 1.0), [])],
     "two of four": [((1e-4, 1e-3, 1.0, 1.5), [])],
-    "an absurd one": [((1.0, 1.0, 1.0, 1e12), [3])],
     "noise after the first round": [((norm,) * 8, []) for norm in (1.0, 1e-17, 1e-17, 0.5)],
     "noise in the first round": [((norm,) * 8, []) for norm in (1e-17, 1.0, 1e-17, 0.5)],
     # Three of them say what is usual.

@@ -100,6 +100,14 @@ def test_nothing_stops_on_a_certificate_of_a_part(name, value):
     assert stopping.stopped == 1
 
 
+def test_a_client_alone_in_a_round_reports_no_certificate():
+    mods = [in_messages(lambda number, vectors, claims: claims.update({"duality-gap": 0.0}), liar) for liar in (0, 1)]
+    stopping = EarlyStopping(tol=1e-9, certificate="train/duality-gap")
+    strategy = FedDualAvg(fraction_train=0.1, min_train_nodes=1, fraction_evaluate=0.0, certificate_every=50)
+    result = simulated(strategy, app_of(regressions(2), mods), 3, num_nodes=2, callbacks=[stopping])
+    assert (stopping.stopped, result.train_metrics_clientapp[3]["clients-duality-gap"]) == (0, 0.0)
+
+
 # --- clients that are silent ------------------------------------------------------------------------------------------
 
 
