@@ -189,8 +189,7 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
     assert all(np.isfinite(array).all() for array in arrays.values())
     if strategy == "DualFL":
         # It needs everyone: a round without somebody is skipped, and those that count are those of the whole run.
-        counted = sum(not row["train/skipped"] for row in rows)
-        np.testing.assert_equal(arrays, here(strategy, counted)[0])
+        np.testing.assert_equal(arrays, here(strategy, sum(not row["train/skipped"] for row in rows))[0])
 
 
 @pytest.mark.deployment
