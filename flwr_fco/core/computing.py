@@ -5,26 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, lru_cache
-from itertools import count
+from functools import lru_cache
 from threading import Lock, local
 from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISpawnableSeedSequence
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.seeds import seeded_state
 
 #: Purpose of the clients' generators.
 _LOCAL_SOLVERS = 1
 #: The number of 32-bit words.
 _WORDS = 2**32
-#: Generators of this process so far, and how many of them come from NumPy alone.
-_made = count()
-_FEW = 8
 
 _NESTED = nullcontext()
 _lock = Lock()
@@ -135,27 +128,6 @@ def random_generator(
     if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
         prefix = f"seed={seed}, server_round={server_round}"
         raise ConfigurationError(f"{prefix}; expected whole numbers from 0 to 2**32 - 1")
-    five = seed, server_round, partition_id % _WORDS, partition_id // _WORDS, purpose
-    words = np.array(five, np.uint32)
-    # A process for each message does not wait for compiled code to be loaded.
-    sequence: Any = words if next(_made) < _FEW else _Words(words)
-    return np.random.Generator(np.random.PCG64(sequence))
-
-
-class _Words(ISpawnableSeedSequence):
-    """NumPy's seed sequence of some words, whose state for a generator is found in a tenth of the time."""
-
-    def __init__(self, words: NDArray[np.uint32]) -> None:
-        self._words = words
-
-    @cached_property
-    def _sequence(self) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self._words)
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        if (n_words, dtype) == (4, np.uint64):
-            return np.asarray(seeded_state(self._words).view(dtype))
-        return self._sequence.generate_state(n_words, dtype)
-
-    def spawn(self, n_children: int) -> Any:
-        return self._sequence.spawn(n_children)
+    words = seed, server_round, partition_id % _WORDS, partition_id // _WORDS, purpose
+    # The same bits as of the numbers one by one, in two thirds of the time.
+    return np.random.default_rng(np.array(words, np.uint32))
