@@ -77,6 +77,11 @@ def test_a_residual_where_there_is_no_gap_and_why(clients, psi, reason):
     assert found.value == pytest.approx(np.linalg.norm(w - psi.bind(clients[0].layout).prox(w - gradient, 1.0)))
 
 
+def test_a_loss_that_is_level_between_two_far_groups_of_rows_has_a_gap():
+    client = Huber(np.diag([-0.5, -0.8]), np.array([-3.5, 2.6]))
+    assert certify([client], None, L1(0.001), np.array([0.0, -7.0, -3.5])).kind == "duality-gap"
+
+
 @pytest.mark.parametrize("first", [0, pytest.param(40, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("case", range(40))
 def test_no_gap_is_below_the_distance_to_what_a_solver_finds(first, case):
