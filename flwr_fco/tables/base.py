@@ -704,15 +704,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for name in ("path_", "strength_", "covariance_", "log_likelihood_", "class_count_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
-        start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
         try:
+            start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
             result = strategy.start(sites.grid, start, rounds, sites.timeout)
         except SeparableError as error:
             columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.indices)))
+            # Of a cross-validation perhaps without a fold only.
+            fold, _, _ = f"{error}".partition("the outcome")
             raise ConfigurationError(
-                f"the outcome is separable by {columns}: from these columns alone it follows which rows have an event, "
-                "so that their coefficients have no finite best value. Look for a column that says the outcome and for "
-                "levels without events, or penalise these columns"
+                f"{fold}the outcome is separable by {columns}: from these columns alone it follows which rows have an "
+                "event, so that their coefficients have no finite best value. Look for a column that says the outcome and "
+                "for levels without events, or penalise these columns"
             ) from error
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
