@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -172,11 +172,6 @@ class LocalTraining:
         Momentum of the local steps, as in `torch.optim.SGD`; only for dual averaging strategies without a tracker. It
         restarts in every round.
 
-    Attributes
-    ----------
-    optimizer : CompositeOptimizer
-        What the training loop steps with.
-
     Raises
     ------
     ConfigurationError
@@ -191,7 +186,7 @@ class LocalTraining:
     ...     return training.reply({"num-examples": num_rows})
     """
 
-    optimizer: optim.CompositeOptimizer
+    _optimizer: optim.CompositeOptimizer | None = None
 
     def __init__(self, message: Message, context: Context, model: nn.Module, *, momentum: float = 0.0) -> None:
         limits = _within_app.get()
@@ -239,12 +234,13 @@ class LocalTraining:
         """The round, from 1; in round 0 some strategies collect initial gradients."""
         return self._round
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            # Outside of the block there is no optimiser.
+    @property
+    def optimizer(self) -> optim.CompositeOptimizer:
+        """What the training loop steps with, in its block."""
+        if self._optimizer is None:
             advice = "train in its block: with local_training(msg, context, model) as training: ..."
-            raise AttributeError(f"{type(self).__name__} has no {name!r}; {advice}")
+            raise ConfigurationError(f"there is no optimiser outside of the training's block; {advice}")
+        return self._optimizer
 
     def __enter__(self) -> Self:
         plan = self._downlink.plan
@@ -258,19 +254,20 @@ class LocalTraining:
         own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
         named = dict(self.model.named_parameters())
         params = [(name, named[name]) for name in plan.layout.shapes]
-        self.optimizer = self._kind(params, downlink.client_lr, Zero() if self._plain else plan.regularizer, **own)
+        psi = Zero() if self._plain else plan.regularizer
+        self._optimizer = optimizer = self._kind(params, downlink.client_lr, psi, **own)
         # As they came: what is sent back is of the same precision.
         dual = self._kind is optim.DualAveraging
         self._single = dual and plan.wire_dtype == "auto" and self._start.dtype == np.float32
-        self.optimizer.start_from(plan.layout.views(self._start), elapsed=downlink.elapsed, single=self._single)
-        if isinstance(self.optimizer, optim.DualAveraging) and np.any(self._shift):
-            self.optimizer.set_shift(plan.layout.views(self._shift))
+        optimizer.start_from(plan.layout.views(self._start), elapsed=downlink.elapsed, single=self._single)
+        if isinstance(optimizer, optim.DualAveraging) and np.any(self._shift):
+            optimizer.set_shift(plan.layout.views(self._shift))
         rng = random_generator(plan.seed, self._round, partition_of(self._context))
         seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
-        self._stack.callback(self.optimizer.register_step_pre_hook(self._before_step).remove)
-        self._stack.callback(self.optimizer.register_step_post_hook(self._after_step).remove)
+        self._stack.callback(optimizer.register_step_pre_hook(self._before_step).remove)
+        self._stack.callback(optimizer.register_step_post_hook(self._after_step).remove)
         return self
 
     def _before_step(self, *_: object) -> None:
