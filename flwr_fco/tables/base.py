@@ -713,8 +713,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             fold, _, _ = f"{error}".partition("the outcome")
             raise ConfigurationError(
                 f"{fold}the outcome is separable by {columns}: from these columns alone it follows which rows have an "
-                "event, so that their coefficients have no finite best value. Look for a column that says the outcome and "
-                "for levels without events, or penalise these columns"
+                "event, so that their coefficients have no finite best value. Look for a column that says the outcome "
+                "and for levels without events, or penalise these columns"
             ) from error
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
