@@ -952,6 +952,8 @@ class MultinomialLogistic(Linear):
     ) -> None:
         given = np.asarray(labels)
         self.num_classes = _count_classes(given) if num_classes is None else num_classes
+        if self.num_classes < 2:
+            raise ConfigurationError(f"num_classes={num_classes}; expected at least 2")
         super().__init__(links.Categories(self.num_classes), features, given, **options)
 
     @property

@@ -95,8 +95,8 @@ class FunctionSaddle(SaddleObjective):
     Raises
     ------
     ConfigurationError
-        If `lipschitz` is not a finite number >= 0, or `num_examples` not a whole number >= 1. When called: if a
-        gradient does not have its player's shape.
+        If a gradient or `value` is no function, `lipschitz` not a finite number >= 0, or `num_examples` not a whole
+        number >= 1. When called: if a gradient does not have its player's shape.
 
     Examples
     --------
@@ -120,6 +120,9 @@ class FunctionSaddle(SaddleObjective):
         minibatch: bool = False,
         lipschitz: float | None = None,
     ) -> None:
+        for name, function in {"grad_x": grad_x, "grad_y": grad_y, "value": value or grad_x}.items():
+            if not callable(function):
+                raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
         self._gradients = (grad_x, grad_y)
         self._value = value
         self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)

@@ -32,8 +32,10 @@ MOST_COLUMNS = 2_000
 #: and below which there is a warning (docs/benchmarks/intervals.md).
 _EVENTS = 5
 _FEW_EVENTS = 10
-#: The smallest standard error of one site, relative to that of all sites together.
+#: The smallest standard error of one site, relative to that of all sites together; and its largest estimate, relative
+#: to the median of the sites.
 _SMALLEST = 1.0 / 3.0
+_LARGEST = 1_000.0
 #: Rounding error of a site's derivatives, relative to others that bound them.
 _ROUNDING = 1e-6
 #: Clusters below which their intervals are too short.
@@ -538,22 +540,25 @@ class Inference:
         if self.cluster == "site" and found.inverse is not None:
             # A site's own error knows of no spread between sites.
             together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
-        given = dict[str, tuple[Vector, ...]]()
+        given = {
+            self._named(own): tuple(own.vectors[name][:count] for name in ("estimate", "error", "degrees"))
+            for own in self.reported
+            if own.numbers["reported"]
+        }
+        sizes = [np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()]
+        usual = np.sort([np.zeros(count), *sizes], axis=0)[(len(sizes) + 1) // 2]
         doubted = []
-        for own in self.reported:
-            if not own.numbers["reported"]:
-                continue
-            site = self._named(own)
-            estimate, error, degrees = (own.vectors[name][:count] for name in ("estimate", "error", "degrees"))
+        for (site, (estimate, error, _)), size in zip([*given.items()], sizes, strict=True):
             # What all rows together say of a coefficient is no less than what one site's say.
-            small = np.flatnonzero(error < _SMALLEST * together).tolist()
-            if small:
-                why = f"standard error of {self.names[small[0]]} is {error[small[0]]:.3g}"
-                doubted.append(
-                    f"{site} is left out: its {why}, and that of all sites together {together[small[0]]:.3g}"
-                )
-            else:
-                given[site] = estimate, error, degrees
+            small, large = error < _SMALLEST * together, size > _LARGEST * usual
+            for j in np.flatnonzero(small if small.any() else large)[:1].tolist():
+                why = f"estimate of {self.names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below"
+                limit = usual[j]
+                if small[j]:
+                    why = f"standard error of {self.names[j]} is {error[j]:.3g}, and that of all sites together"
+                    limit = together[j]
+                del given[site]
+                doubted.append(f"{site} is left out: its {why} {limit:.3g}")
         return given, doubted
 
     def _reasons(self, doubted: list[str]) -> str:

@@ -147,9 +147,12 @@ WRONG = [
     (r"matrix has shape \(3,\)", lambda: BilinearSaddle(np.ones(3))),
     (r"offset has shape \(2,\)", lambda: BilinearSaddle(np.ones((3, 2)), np.ones(2))),
     (r"matrix\[0, 0\] is nan", lambda: BilinearSaddle([[NAN]])),
+    ("expected at least 2", lambda: objectives.MultinomialLogistic([[1.0]], [0], num_classes=1)),
     ("noise=-1.0", lambda: BilinearSaddle([[1.0]], noise=-1.0)),
     (r"shape \(3,\), expected \(2,\)", lambda: BilinearSaddle([[1.0]]).gradient(np.zeros(3))),
     (r"grad_y returned shape \(1,\); expected \(2,\)", lambda: functions(grad_y=lambda x, y: x[:1])().gradient(POINT)),
+    ("grad_x is a NoneType; expected a function", functions(grad_x=None)),
+    ("value is a float; expected a function", functions(value=3.0)),
     ("value=", lambda: functions()().value(POINT)),
     ("Lipschitz", lambda: functions()().lipschitz()),
 ]

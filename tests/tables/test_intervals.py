@@ -220,6 +220,8 @@ LIES = {
     "a negative error": lambda vectors, numbers: np.negative(vectors["error"], out=vectors["error"]),
     "one small error": lambda vectors, numbers: vectors["error"].__setitem__(1, 1e-6),
     "NaN": lambda vectors, numbers: vectors["estimate"].fill(np.nan),
+    "an error of 1e300": lambda vectors, numbers: vectors["error"].fill(1e300),
+    "an estimate of 1e5": lambda vectors, numbers: vectors["estimate"].fill(1e5),
 }
 
 
