@@ -29,6 +29,7 @@ COUNTERS = "*num_batches_tracked"
 #: Last parts of the names of arrays that regularizers skip by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
 _FLOAT64 = np.dtype(np.float64)
+_PART = 1 << 16
 
 
 def all_finite(value: NDArray[Any] | float) -> bool:
@@ -61,9 +62,13 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
     >>> euclidean_norm(np.array([3.0, 4.0])), euclidean_norm(np.array([1e200]))
     (5.0, inf)
     """
-    vector = vector.astype(np.float64, copy=False)
     # vdot does not warn if the sum overflows; dot does.
-    return math.sqrt(np.vdot(vector, vector))
+    if vector.dtype == np.float64:
+        return math.sqrt(np.vdot(vector, vector))
+    flat = vector.reshape(-1)
+    # A large vector has no copy in float64.
+    parts = (flat[begin : begin + _PART].astype(np.float64) for begin in range(0, flat.size, _PART))
+    return math.sqrt(sum(float(np.vdot(part, part)) for part in parts))
 
 
 @dataclass(frozen=True)
