@@ -271,10 +271,11 @@ class Saved:
         if run.graph is None:
             check_forms(run.state, state)
         else:
-            rows, d = sorted(parts["graph"]["rows"].values()), run.point.size
-            count = len(rows) or 1
-            shapes = [np.shape(value) for value in (state.elapsed, state.dual, state.trackers)]
-            if rows != list(range(len(rows))) or shapes not in ([(count,), (count, d), (k, d)] for k in (0, count)):
+            rows = sorted(parts["graph"]["rows"].values())
+            # What has an axis of nodes had one row for all of them as the run began.
+            shapes = [(np.shape(before), np.shape(after)) for before, after in zip(run.state, state, strict=True)]
+            sound = all(now in (like, (len(rows) or 1, *like[1:])) if like else now == () for like, now in shapes)
+            if rows != list(range(len(rows))) or not sound:
                 raise ValueError("its state has other rows than its graph")
         if (good.shape, good.dtype) != (run.point.shape, run.point.dtype) or not all(map(all_finite, (good, *state))):
             raise ValueError("the state or the last good model is not finite, or of another model")

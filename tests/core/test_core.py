@@ -172,7 +172,7 @@ if grid.TaskIdentity:
 
 
 @pytest.mark.parametrize(("block", "read"), SETTINGS.values(), ids=SETTINGS)
-def test_what_a_run_sets_in_its_process_lasts_as_long_as_one_thread_needs_it(block, read, two_blas_threads):
+def test_what_a_run_sets_in_its_process_stays_while_a_thread_needs_it(block, read, two_blas_threads):
     """Two runs at a time, of which the first is the shorter one: bits, log and messages of the other do not change."""
     before, theirs = read(), block()
     with ThreadPoolExecutor(1) as other, ExitStack() as mine:
