@@ -71,7 +71,8 @@ class TorchObjective(Objective):
     loss : callable
         ``(model, batch) -> scalar``, the mean over the batch.
     dataset : torch.utils.data.Dataset, or sequence of Tensor
-        The client's examples: a data set with a length, or tensors whose first axis counts examples.
+        The client's examples: a data set with a length, one of Hugging Face too, or tensors whose first axis counts
+        examples.
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that the regularizer acts on; in a run the server's patterns apply.
     maximize : str or sequence of str, optional
@@ -127,10 +128,12 @@ class TorchObjective(Objective):
         self.loss = loss
         self.scores = scores
         self._collate = collate
-        self.dataset = dataset if isinstance(dataset, Dataset) else _tensors(dataset)
+        # `__getitems__`: a data set that a DataLoader reads too, such as one of Hugging Face.
+        own = isinstance(dataset, Dataset) or hasattr(dataset, "__getitems__")
+        self.dataset: Any = dataset if own else _tensors(dataset)
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
         try:
-            self.num_examples = len(self.dataset)  # type: ignore[arg-type]
+            self.num_examples = len(self.dataset)
         except TypeError as error:
             prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
             raise ConfigurationError(f"{prefix}, whose examples can be counted and shuffled") from error
@@ -164,12 +167,9 @@ class TorchObjective(Objective):
         self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None
     ) -> tuple[float, Vector]:
         """Return the mean loss over a batch and its gradient, in training mode; negated for parameters that ascend."""
-        gradient = self._gradient(w, batch).cpu().numpy()
-        value = float(self._losses[-1])
-        if out is None:
-            return value, gradient.astype(np.float64, copy=False)
-        out[:] = gradient
-        return value, out
+        found = np.empty(self.layout.size) if out is None else out
+        found[:] = self._gradient(w, batch).cpu().numpy()
+        return float(self._losses[-1]), found
 
     def add_gradient(self, w: Any, batch: TorchBatch | None, scale: float, out: Any) -> None:
         """Add scale times the gradient to `out` in place; both are arrays, or tensors of the :meth:`place`."""
@@ -220,10 +220,8 @@ class TorchObjective(Objective):
             views = [out[block].view(shape) for block, shape, _ in parts]
             maps.write(views, t, views)
 
-        def get(vector: Tensor) -> Vector:
-            return vector.cpu().numpy().astype(np.float64)
-
-        return Place(partial(torch.tensor, **wide), get, torch.clone, retrieve)
+        put = partial(torch.tensor, **wide)
+        return Place(put, lambda vector: vector.cpu().numpy().astype(np.float64), torch.clone, retrieve)
 
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
@@ -296,8 +294,9 @@ class TorchObjective(Objective):
             yield part.size / self.num_examples, self._examples(part)
 
     def _examples(self, rows: NDArray[np.int64]) -> Any:
-        if isinstance(self.dataset, TensorDataset):
-            # One gather instead of one for each example; default_collate also returns a list of columns.
+        # One gather instead of one for each example, where nobody has said how to make examples or a batch of them;
+        # default_collate also returns a list of columns.
+        if type(self.dataset) is TensorDataset and self._collate is default_collate:
             examples: Any = [*self.dataset[torch.from_numpy(rows)]]
         else:
             examples = self._collate([self.dataset[int(row)] for row in rows])
@@ -337,11 +336,12 @@ def _tensors(dataset: Any) -> TensorDataset:
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:
-    """Return a batch of tensors, or lists, tuples and mappings of them, on a device."""
-    if isinstance(batch, Tensor):
+    """Return a batch on a device: lists, tuples and mappings of tensors, or of what else says how it goes there."""
+    if hasattr(batch, "to"):
         return batch.to(device)
     if isinstance(batch, Mapping):
         return {key: _to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        return [_to_device(value, device) for value in batch]
+        moved = [_to_device(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else moved
     return batch

@@ -21,7 +21,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     Raises
     ------
     ConfigurationError
-        If there are none, or two names refer to the same tensor.
+        If there are none, one is complex, or two names refer to the same tensor.
 
     Examples
     --------
@@ -38,6 +38,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     parameters = {name: p for name, p in named.items() if p.requires_grad}
     if not parameters:
         raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
+    if odd := [name for name, p in parameters.items() if p.is_complex()]:
+        advice = "register their torch.view_as_real, and use its torch.view_as_complex"
+        raise ConfigurationError(f"the parameters {odd} are complex, and vectors are real: {advice}")
     return {name: parameters[name] for name in model.state_dict() if name in parameters}
 
 

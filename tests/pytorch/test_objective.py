@@ -1,5 +1,7 @@
 """A PyTorch model as an Objective: our own objectives, the contract, buffers, saddle points."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from networks import loss as cross_entropy
 from problems import flat, refused, run
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.regularizers import L1, GroupLasso, L1Ball
@@ -29,15 +31,12 @@ def _pair(kind):
     """Return a network without layers, and our objective of the same problem."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(50, 6))
-    targets = rng.normal(size=50)
-    labels = np.arange(50) % 3
-    options = {"apply_to": "coef*", "chunk_size": 16}
-    if kind == "logistic":
-        data = (torch.tensor(features), torch.tensor(labels))
-        ours = MultinomialLogistic(features, labels)
-        return TorchObjective(Linear(6, 3), cross_entropy, data, **options), ours
+    kinds = {"least squares": (Linear(6), _squares, LeastSquares)}
+    kinds |= {"logistic": (Linear(6, 3), cross_entropy, MultinomialLogistic)}
+    model, loss, ours = kinds[kind]
+    targets = np.arange(50) % 3 if kind == "logistic" else rng.normal(size=50)
     data = torch.tensor(features), torch.tensor(targets)
-    return TorchObjective(Linear(6), _squares, data, **options), LeastSquares(features, targets)
+    return TorchObjective(model, loss, data, apply_to="coef*", chunk_size=16), ours(features, targets)
 
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic"])
@@ -157,13 +156,37 @@ def test_a_model_against_a_shared_perturbation_is_an_operator():
     np.testing.assert_array_equal(own["coefficients"], gradient["coefficients"])
 
 
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+class Centred(TensorDataset):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return Pair(x - x.mean(), y)
+
+
+class Table(list):
+    """As a data set of Hugging Face, which is none of PyTorch's."""
+
+    __getitems__ = list.__getitem__
+
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def test_a_data_set_says_what_an_example_is_and_collate_what_a_batch_is():
+    x, y = torch.randn(9, 2, dtype=torch.float64), torch.arange(9.0)
+    centred = x - x.mean(1, keepdim=True)
+    batched = {"collate": lambda rows: Pair(torch.stack([x - x.mean() for x, _ in rows]), y)}
+    found = [TorchObjective(Linear(2), _squares, (centred, y)).value(np.ones(3))]
+    for data, options in ((Centred(x, y), {}), (Table(map(Pair, centred, y)), {}), (TensorDataset(x, y), batched)):
+        own = TorchObjective(Linear(2), lambda model, pair: _squares(model, (pair.x, pair.y)), data, **options)
+        found.append(own.value(np.ones(3)))
+    np.testing.assert_allclose(found, found[0], rtol=1e-15)
+
+
 X = torch.ones(4, 2, dtype=torch.float64)
 Y = torch.zeros(4, dtype=torch.float64)
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(())
 
 
 @pytest.mark.parametrize("argument", ["loss", "scores"])
@@ -183,41 +206,27 @@ def test_a_function_of_other_arguments_is_refused_with_an_example(argument, func
     refused(said, TorchObjective, Linear(2), dataset=(X, Y), **options)
 
 
-class _Words(nn.Module):
-    def __init__(self, sparse):
-        super().__init__()
-        self.embedding = nn.Embedding(6, 3, sparse=sparse, dtype=torch.float64)
-        self.head = nn.Linear(3, 2, dtype=torch.float64)
-
-    def forward(self, words):
-        return self.head(self.embedding(words))
-
-
 @pytest.mark.parametrize("chunk_size", [7, 1024])
 def test_sparse_gradients_are_those_of_a_dense_embedding(chunk_size):
     words = torch.arange(20) % 5
     data = words, words % 2
-    sparse, dense = (TorchObjective(_Words(kind), cross_entropy, data, chunk_size=chunk_size) for kind in (True, False))
+    models = (nn.Sequential(nn.Embedding(6, 3, sparse=kind), nn.Linear(3, 2)).double() for kind in (True, False))
+    sparse, dense = (TorchObjective(model, cross_entropy, data, chunk_size=chunk_size) for model in models)
     w = np.random.default_rng(0).normal(size=dense.layout.size)
     batch = next(iter(dense.batches(np.random.default_rng(0), FirstOrder(steps=1, batch_size=4))))
     for rows in (None, batch):
         np.testing.assert_allclose(sparse.gradient(w, rows), dense.gradient(w, rows), rtol=1e-12, atol=1e-15)
 
 
-def _tied():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[1].weight = model[0].weight
-    return model
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"dataset": []}, "dataset is a list; expected a data set"),
-        ({"dataset": Stream()}, "Stream has no length"),
+        ({"dataset": Dataset()}, "Dataset has no length"),
         ({"maximize": "delta"}, "maximize='delta' matches none"),
         ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
-        ({"model": _tied()}, "'0.weight' and '1.weight' are one tensor"),
+        ({"model": nn.Linear(2, 1, dtype=torch.cfloat)}, r"\['weight', 'bias'\] are complex"),
+        ({"model": nn.Sequential(*[nn.Linear(2, 2)] * 2)}, "'0.weight' and '1.weight' are one tensor"),
         ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
         ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
         ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
