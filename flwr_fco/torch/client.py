@@ -305,10 +305,8 @@ class LocalTraining:
         if not self._trained:
             prefix = "no parameter of the model had a gradient in any step of this round"
             raise ConfigurationError(f"{prefix}; compute the loss with the model that local_training is given")
-        increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
-        # `Layout.flatten` makes float64 of it.
-        parts = [increments[name].reshape(-1) for name in plan.layout.shapes]
-        increment: NDArray[Any] = np.concatenate(parts) if self._single else plan.layout.flatten(increments)
+        parts = [moved.cpu().numpy().reshape(-1) for moved in optimizer.increments().values()]
+        increment: NDArray[Any] = np.concatenate(parts, dtype=np.float32 if self._single else np.float64)
         probed = self._kind is GradientProbe
         moved = Moved(optimizer.elapsed_since_start, optimizer.num_steps)
         self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if probed else moved

@@ -89,7 +89,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         *,
         apply_to: str | Sequence[str] | None = None,
     ) -> None:
-        self._proxes: dict[int, tuple[list[torch.device], ListedProx]] = {}
+        self._proxes: dict[int, tuple[list[Any], ListedProx]] = {}
         psi = Zero() if regularizer is None else regularizer
         items = list(params)
         # As groups, because PyTorch supports names only from 2.6 on.
@@ -169,22 +169,28 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     def _descend(self, group: Group, vectors: list[Tensor], lr: float) -> None:
         """Take a step against the gradients: v <- v - lr g."""
-        having = [(vector, p.grad) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
+        having = [(vector, p) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
         if having:
-            targets, gradients = zip(*having, strict=True)
-            torch._foreach_add_(list(targets), self._directions(group, list(gradients)), alpha=-lr)
+            targets, parameters = zip(*having, strict=True)
+            torch._foreach_add_(list(targets), [self._direction(group, p) for p in parameters], alpha=-lr)
 
-    def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
-        """Return the directions that a step follows instead of the gradients."""
-        return gradients
+    def _direction(self, group: Group, p: Tensor) -> Any:
+        """Return the direction that a step follows for a parameter: its gradient, or its velocity."""
+        gradient: Any = p.grad
+        if not group.get("momentum"):
+            return gradient
+        # As in SGD, the first gradient is the first velocity.
+        before = self.state[p].get("velocity", torch.zeros_like(gradient)).to(gradient.device)
+        self.state[p]["velocity"] = before.mul_(group["momentum"]).add_(gradient)
+        return self.state[p]["velocity"]
 
     def _write(self, group: Group, time: float, vectors: list[Tensor], moved: list[Tensor] | None = None) -> None:
-        """Set a group's parameters to prox(vectors + moved, time); the maps are built again when a device changes."""
-        devices = [p.device for p in group["params"]]
+        """Set a group's parameters to prox(vectors + moved, time); the maps are kept while psi and devices stay."""
+        made_for = [group["regularizer"], group["apply_to"], *(p.device for p in group["params"])]
         kept = self._proxes.get(id(group))
-        if kept is None or kept[0] != devices:
+        if kept is None or kept[0] != made_for:
             psi = self.regularizers
-            kept = self._proxes[id(group)] = devices, ListedProx([psi[name] for name in group["names"]], vectors)
+            kept = self._proxes[id(group)] = made_for, ListedProx([psi[name] for name in group["names"]], vectors)
         kept[1].write(vectors, time, group["params"], moved)
 
     @abstractmethod
@@ -406,16 +412,6 @@ class DualAveraging(CompositeOptimizer):
         """Set the parameters to the primal points of the duals."""
         time = group["start_elapsed"] + group["used"]
         self._write(group, time, self._kept(group, "start"), self._kept(group, "moved"))
-
-    def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
-        if not group["momentum"]:
-            return gradients
-        states = [self.state[p] for p in group["params"] if p.grad is not None]
-        for state, gradient in zip(states, gradients, strict=True):
-            # As in SGD, the first gradient is the first velocity.
-            before = state.get("velocity", torch.zeros_like(gradient)).to(gradient.device)
-            state["velocity"] = before.mul_(group["momentum"]).add_(gradient)
-        return [state["velocity"] for state in states]
 
     def set_shift(self, shifts: Values) -> None:
         """Set vectors to add to every gradient, such as a tracker; without momentum only.

@@ -190,8 +190,8 @@ def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, clie
 
 
 def test_there_is_no_optimiser_outside_of_the_block():
-    with pytest.raises(ConfigurationError, match=r"no optimiser outside .* train in its block: with local_training"):
-        _ = LocalTraining.__new__(LocalTraining).optimizer
+    words = r"no optimiser outside .* train in its block: with local_training"
+    refused(words, lambda: LocalTraining.__new__(LocalTraining).optimizer)
 
 
 # --- what the owner may forbid, and the record ------------------------------------------------------------------------
