@@ -58,6 +58,8 @@ HONEST = "; if it is honest, lower the rates or scale the features"
 _FLOAT64 = np.dtype(np.float64)
 _WHOLE = ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
+#: A client's exception as a SuperNode of Flower sends it.
+_SENT = re.compile(r"^<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>$", re.DOTALL)
 #: What Flower and Ray put around a client's exception.
 _WRAPPER = re.compile(r"^([\w.]*\.)?(ClientAppException|RayTaskError)\b|^Exception ClientAppException occurred")
 
@@ -187,8 +189,7 @@ class Round:
         """Leave out those who have given no good reply in any of the times that they were asked."""
         self.waits = False
         for node in self.reasons.keys() - set(good):
-            reason, malformed = self.reasons[node]
-            self.leave_out(node, reason, malformed=malformed)
+            self.leave_out(node, self.reasons[node][0], malformed=self.reasons[node][1])
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
         """Return the good replies but for some, by position, which are left out."""
@@ -239,7 +240,7 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
         advice = advice_on(reason, foreign=node.node_id in current.foreign, short=current.short)
         cause = cause_of(reason)
         # Whose cause is known fails in every round, as what cannot work, or a site's owner refuses.
-        refused = cause.partition(":")[0].endswith("ConfigurationError")
+        refused = cause.partition(":")[0].endswith(("ConfigurationError", "PublicError"))
         kind = FormError if refused or advice else ProtocolError
         raise kind(f"error {message.error.code}: {cause}{advice}")
     if node.node_id not in current.nodes:
@@ -261,10 +262,12 @@ def cause_of(reason: str) -> str:
     --------
     >>> cause_of("<class 'ray.exceptions.RayTaskError'>: Traceback ...\n  File ...\nValueError: no rows\n")
     'ValueError: no rows'
+    >>> cause_of("<class 'flwr_fco.errors.PublicError'>:<'this site lacks the column 'age''>")
+    "PublicError: this site lacks the column 'age'"
     >>> cause_of("disk full"), cause_of("ValueError: no rows\n Traceback ...\nmine.ValueError: no rows")
     ('disk full', 'ValueError: no rows')
     """
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    lines = [line.strip() for line in _SENT.sub(r"\1: \2", reason).splitlines() if line.strip()]
     named = [line for line in lines if _EXCEPTION.match(line)]
     named = [line for line in named if not _WRAPPER.match(line)] or named
     # A grid of this package begins with it; a traceback ends with it.
