@@ -63,7 +63,7 @@ def as_rows(features: Any, name: str = "features") -> Features:
         advice = "Encode texts, categories or dates as numbers, the same way on every client, or leave them out"
         raise ConfigurationError(f"{name} have dtype {given.dtype}; expected numbers. {advice}")
     if given.ndim < 2:
-        raise ConfigurationError(f"{name} have shape {given.shape}; expected (examples, features). Reshape them first.")
+        raise ConfigurationError(f"{name} have shape {given.shape}; expected (examples, features). Reshape them first")
     if 0 in given.shape:
         prefix = f"{name} have shape {given.shape}; expected at least one example and one feature"
         raise ConfigurationError(f"{prefix}. A client without data should not take part")
@@ -174,7 +174,7 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
 
 
 def _not_finite(name: str, place: list[int], value: Any) -> ConfigurationError:
-    return ConfigurationError(f"{name}{place} is {value}; expected finite numbers. Impute or drop such examples first.")
+    return ConfigurationError(f"{name}{place} is {value}; expected finite numbers. Impute or drop such examples first")
 
 
 def as_numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -204,7 +204,7 @@ def _refuse_masked(values: Any, name: str) -> None:
     """Refuse what NumPy would take for the numbers below the mask."""
     if np.ma.is_masked(values):
         raise ConfigurationError(
-            f"{name} have masked entries; expected finite numbers. Impute or drop such examples first."
+            f"{name} have masked entries; expected finite numbers. Impute or drop such examples first"
         )
 
 

@@ -344,7 +344,8 @@ class Codebook(Choice):
             alike = {f"{own}".strip("\ufeff ").casefold(): own for own in has}
             near = [f"{alike[name.casefold()]!a} for {name!r}" for name in lacks if name.casefold() in alike]
             kind += f": it has {', '.join(near)}" * bool(near)
-            raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. Give them their names")
+            advice = "Read the file with sep=';'" if len(has) == 1 and ";" in f"{has[0]}" else "Give them their names"
+            raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. {advice}")
         if several := [name for name in expected if has.count(name) > 1]:
             raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")
         values = dict[str, Vector]()

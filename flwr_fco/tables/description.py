@@ -16,6 +16,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
+from flwr_fco.core.schema import is_missing
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question
 from flwr_fco.objectives import CoxRegression
@@ -288,8 +289,10 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
     """Describe sites whose rows are in this process."""
     extra: tuple[Any, ...] = ()
     if model._kind is CLASSES:
-        labels = [np.asarray(own.y) for own in sites if own.y is not None]
-        extra = (np.unique(np.concatenate(labels) if labels else model._all_classes(classes)),)
+        held = [label for own in sites for label in np.ravel(own.y).tolist() if not is_missing(label)]
+        # A site that has numbers where the first one has texts is named below.
+        labels = [label for label in held if isinstance(label, str) == isinstance(held[0], str)]
+        extra = (np.unique(labels or model._all_classes(classes)),)
     columns = reading.columns_in(sites[0].features) if model.codebook is None else []
     # The column of clusters is no feature.
     order = [name for name in columns if name != model.cluster] or None

@@ -227,9 +227,7 @@ def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:
     if clients[0].site is not None:
         return clients
     if groups is None:
-        raise ConfigurationError(
-            "a Table 1 of one X by site needs groups=, the site of each row; or give a dict of sites"
-        )
+        raise ConfigurationError("one X needs groups=, the site of each row; or give a dict of the sites' tables")
     check_consistent_length(X, groups)
     return dealt(clients[0], groups, 1)
 
@@ -252,8 +250,7 @@ def read_site(
         features = as_table(features, "a site")
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
-        lacks = [name for name in order if name not in names]
-        if lacks:
+        if lacks := [name for name in order if name not in names]:
             prefix = f"this site's rows lack the columns {lacks[:5]} of features="
             raise PublicError(f"{prefix}; give them, or leave them out everywhere")
         features = features[list(order)]

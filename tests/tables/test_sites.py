@@ -499,6 +499,7 @@ def test_an_entry_that_does_not_fit_is_shown_to_its_site_only(column, entry, fau
 def test_a_column_that_is_not_there_or_twice_is_named():
     for message, book, table in (
         (r"lacks the columns .*'sex'.*Give them their names", BOOK, {"age": [60]}),
+        (r"lacks the columns .*Read the file with sep=';'", BOOK, {"age;sex": ["60;1"]}),
         (r"lacks .* 'age' of the .*: it has '\\ufeffAGE ' for", Codebook({"age": Column()}), {"\ufeffAGE ": [1.0]}),
         ("has several columns of the name 'age'", BOOK, pd.concat([COHORTS[2], COHORTS[2][["age"]]], axis=1)),
     ):
@@ -732,6 +733,8 @@ def test_without_a_codebook_it_is_about_the_models_columns():
     for change, message in (
         ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
         ({"age": [6200.0, *np.arange(299) % 50 + 40.0]}, "age has a single number far beyond all others"),
+        ({"died": None}, "entries are missing (NaN): y"),
+        ({"died": "yes"}, "a label is none of classes=[0, 1]"),
     ):
         X, y = in_two(sites | {"Bergen": sites["Bergen"].assign(**change)})
         assert f"Bergen: {message}" in described(FederatedLogisticRegression(), X, y=y, stop=False)[1]
