@@ -56,7 +56,11 @@ def local(
         Path | None, typer.Option("--app", metavar="PATH", help="A Flower App to run when all is up.")
     ] = None,
     node_config: Annotated[
-        str, typer.Option("--node-config", help="Added to every SuperNode's, such as 'data-path=\"/data\"'.")
+        str,
+        typer.Option(
+            "--node-config",
+            help="Added to every SuperNode's, its number for {partition-id}: 'data-path=\"/data/{partition-id}.csv\"'.",
+        ),
     ] = "",
     trusted: Annotated[
         Path | None,
@@ -94,12 +98,14 @@ def local(
         deployment.make_key(i)
         deployment.start_node(i)
     deployment.wait_for_nodes()
+    user = f"FLWR_HOME={shlex.quote(str(deployment.home))}"
     if app_folder is not None:
         say(deployment.submit(app_folder.resolve()).rstrip())
+        _tell(f"Its output: {user} flwr log RUN {CONNECTION}, with the number above for RUN")
     _status(deployment)
     text = "Run an app" if app_folder is None else "Run it again"
     place = "PATH" if app_folder is None else str(app_folder.resolve())
-    _tell(f"\n{text}: FLWR_HOME={shlex.quote(str(deployment.home))} flwr run {place} {CONNECTION} --stream")
+    _tell(f"\n{text}: {user} flwr run {place} {CONNECTION} --stream")
     say(f"End it all: python -m tools.deploy stop {home}")
 
 

@@ -147,7 +147,7 @@ class LocalDeployment:
         nodes : int
             Number of SuperNodes.
         node_config : str, default ""
-            Added to each SuperNode's ``--node-config``.
+            Added to each SuperNode's ``--node-config``, with its number in place of ``{partition-id}``.
         trusted : str, default ""
             Absolute path of each SuperNode's ``--trusted-entities``; "" for none.
         tell : callable, optional
@@ -326,7 +326,8 @@ class LocalDeployment:
         ca : str, default "ca.crt"
             CA certificate of the SuperLink.
         """
-        config = f"partition-id={i} num-partitions={self.nodes} {self.node_config}".strip()
+        own = self.node_config.replace("{partition-id}", str(i))
+        config = f"partition-id={i} num-partitions={self.nodes} {own}".strip()
         return [
             "flower-supernode", "--superlink", self.address, "--root-certificates", str(self.home / ca),
             "--auth-supernode-private-key", f"node-{i}", "--host", "127.0.0.1", "--port", str(port),

@@ -43,6 +43,9 @@ class Command(TyperCommand):
         except FlwrFcoError as error:
             text = str(error)
             code = BAD_INPUT if isinstance(error, ValueError | FileNotFoundError) else FAILED
+        except ModuleNotFoundError as error:
+            text = f"it needs {error.name}: pip install '.[commands]', or pip install {error.name}"
+            code = FAILED
         except KeyboardInterrupt:
             text = "interrupted"
             code = INTERRUPTED

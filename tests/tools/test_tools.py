@@ -35,7 +35,7 @@ def original(tmp_path_factory):
     """A deployment that nobody changes: keys of this length take a second."""
     if shutil.which("openssl") is None or shutil.which("ssh-keygen") is None:
         pytest.skip("needs openssl and ssh-keygen")
-    return LocalDeployment.create(tmp_path_factory.mktemp("original") / "home", 2, node_config="data-path='/data'")
+    return LocalDeployment.create(tmp_path_factory.mktemp("original") / "home", 2, node_config="own={partition-id}")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_all_listen_on_loopback_and_nodes_come_by_the_gate(made):
     gate, node = made._command("gate"), made._command("node-1")
     assert gate[gate.index("--superlink") + 1] == made.users_address != made.address
     assert node[node.index("--superlink") + 1] == made.address
-    assert "--trusted-entities" not in node
+    assert node[-1] == "partition-id=1 num-partitions=2 own=1"
     made.trusted = "/keys.yaml"
     assert made._command("node-1")[-2:] == ["--trusted-entities", "/keys.yaml"]
 
