@@ -380,8 +380,8 @@ class Uplink(NamedTuple):
         The increments that the method sends.
     elapsed : float or None
         Sum of the client's step sizes; None after a minimisation.
-    steps : int
-        Number of local steps, or of a minimisation's iterations.
+    steps : int or None
+        Number of local steps, or of a minimisation's iterations; None where nothing depends on it.
     weight : float
         p_m among the clients of the round, set by the server; the weights sum to 1.
     node : Node or None
@@ -405,7 +405,7 @@ class Uplink(NamedTuple):
 
     vectors: Mapping[str, Any]
     elapsed: float | None
-    steps: int
+    steps: int | None
     weight: float = math.nan
     node: Node | None = None
     examples: float = math.nan

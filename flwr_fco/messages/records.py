@@ -217,7 +217,7 @@ def encode_uplink(up: Uplink | None) -> RecordDict:
     """Return the records of a reply; None says that the memory which the task's stamp names is lost."""
     if up is None:
         return RecordDict({METRICS: MetricRecord({LOST: 1})})
-    metrics = _work_record(int(up.examples), int(up.steps), None if up.elapsed is None else float(up.elapsed)).copy()
+    metrics = _work_record(int(up.examples), int(up.steps or 1), up.elapsed and float(up.elapsed)).copy()
     for name, value in up.metrics.items():
         if name in OWN_METRICS:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")

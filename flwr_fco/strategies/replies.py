@@ -354,7 +354,7 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
     first = isinstance(work, FirstOrder)
     most = max(1, work.num_draws(max(1, int(up.examples)))) if isinstance(work, FirstOrder) else work.max_iterations
     advice = "" if own_loops or not first else _LOOPS_ADVICE
-    if not is_number(up.steps) or up.steps != int(up.steps) or up.steps < 1:
+    if up.steps is None or not is_number(up.steps) or up.steps != int(up.steps) or up.steps < 1:
         raise ProtocolError(f"it reports {up.steps!r} local steps, expected a whole number >= 1")
     if up.steps > most * (_OWN_LOOPS if own_loops and first else 1.0):
         raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
@@ -440,8 +440,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
     claims = up.examples, up.steps, up.elapsed, work
     if claims != current.possible or options.bounds.rows is not None:
         up = up._replace(examples=check_examples(run, node, up.examples))
-        # Of clients that know no rate a density says how much elapses.
-        if not (options._unmodified and options._density is not None):
+        if up.steps is not None or not options._unmodified:
             own_loops = options._unmodified or options.bounds.own_loops
             check_work(up, work, run.problem.client_lr, own_loops=own_loops)
         current.possible = claims

@@ -415,7 +415,6 @@ class CompositeStrategy(Options):
         asked = len(run.current.nodes)
         good = _evaluations(self, run, replies)
         theirs = self._averaged(run, self.evaluate_metrics_aggr_fn, good)
-        theirs = {name: value for name, value in theirs.items() if name != STEPS}
         return MetricRecord(_joined(theirs, {"num-replies": len(good), "num-left-out": asked - len(good)}))
 
     def _averaged(self, run: Run, function: MetricsFunction | None, good: Sequence[Reply]) -> dict[str, Any]:
@@ -427,10 +426,10 @@ class CompositeStrategy(Options):
             who = f"{getattr(function, '__name__', repr(function))}, which averages the clients' metrics,"
             return {**metrics_of(function(contents, self.weighted_by_key), who, " or a dict of numbers")}
         uplinks = [reply.value for reply in good]
-        reports = [{STEPS: up.steps, **up.metrics} for up in uplinks]
+        reports = [({} if up.steps is None else {STEPS: up.steps}) | dict(up.metrics) for up in uplinks]
         for report, up in zip(reports, uplinks, strict=True):
             report.pop(self.weighted_by_key, None)
-            report |= {} if up.elapsed is None else {"sum-of-step-sizes": up.elapsed}
+            report |= {} if up.elapsed is None or up.steps is None else {"sum-of-step-sizes": up.elapsed}
         if all(report == reports[0] for report in reports):
             return reports[0]
         weights = replies.weights_of([up.examples for up in uplinks], self.weighting == "uniform")
@@ -448,7 +447,7 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
             raise FormError(f"it lacks the metric {key!r}, its weight")
         examples = replies.check_examples(run, node, examples)
         replies.check_metrics(metrics)
-        return Uplink({}, None, 1, examples=run.weight(node, examples), metrics=metrics, node=node)
+        return Uplink({}, None, None, examples=run.weight(node, examples), metrics=metrics, node=node)
 
     good = replies.collect(run.current, answered, read)
     good = run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))

@@ -121,10 +121,11 @@ def read_model(
         raise FormError(f"it lacks the metric {key!r}, its weight")
     # As with FedAvg, a client need not say more than its weight.
     examples = metrics.pop(EXAMPLES, metrics.get(key, math.nan))
-    steps = metrics.pop(STEPS, options.work.steps or 1)
-    elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
-    if options._density is not None:
-        elapsed = 1.0
+    # Where nothing depends on their steps, these names are theirs: seconds are no sizes of steps.
+    steps, elapsed = None, 1.0
+    if options.work.steps is not None:
+        steps = metrics.pop(STEPS, options.work.steps)
+        elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
     # Of a site with one class there is no AUC: that costs this number and not the training.
     kept = {name: value for name, value in metrics.items() if name == key or are_numbers(value)}
     return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=kept, pass_through=passed)

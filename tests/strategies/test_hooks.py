@@ -314,14 +314,14 @@ def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(key):
 
     def weighed(message, context, call_next):
         metrics = (reply := call_next(message, context)).content["metrics"]
-        metrics[key] = metrics.pop("num-examples") + context.node_config["partition-id"]
+        rows = metrics.pop("num-examples") + context.node_config["partition-id"]
+        metrics.update(dict.fromkeys((key, "elapsed", "local-steps"), rows))
         return reply
 
     app = foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5}, mods=[weighed])
-    start = {"w": np.ones((6, 5))}
     ours, theirs = (
-        simulated(type("Own", (Momentum, base), {})(weighted_by_key=key, **options), app, 12, initial_arrays=start)
-        for base, options in ((FedDualAvg, UNMODIFIED), (FedAvg, {}))
+        simulated(type("", (Momentum, base), {})(weighted_by_key=key, **own), app, 12, initial_arrays={"w": TARGET})
+        for base, own in ((FedDualAvg, UNMODIFIED), (FedAvg, {}))
     )
     np.testing.assert_allclose(w_of(ours), w_of(theirs), rtol=1e-12, atol=1e-13)
     for kept in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
