@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import field
 from inspect import currentframe
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -92,9 +91,9 @@ class CompositeStrategy(Options):
             raise AttributeError(f"{prefix}: {advice} (docs/how-to/subclasses.md)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
-    def __copy__(self) -> Self:
-        """Return a strategy with the same options and a run of its own, as :func:`copy.deepcopy` does."""
-        return deepcopy(self)
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle holds: no run, whose grid is a connection."""
+        return {name: value for name, value in vars(self).items() if name not in ("_run", "_saved", "_running")}
 
     # --- what a user reads ----------------------------------------------------------------------------------------
 
