@@ -592,8 +592,20 @@ def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Ve
     if beyond.size:
         value, limit = diagonal[beyond[0]], most[beyond[0]]
         raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
+    check_semidefinite(block)
+
+
+def check_semidefinite(block: Matrix) -> None:
+    """Check that a Hessian is one of a convex loss.
+
+    Parameters
+    ----------
+    block : ndarray of float64, shape (k, k)
+        The Hessian.
+    """
+    diagonal = np.diag(block)
     roots = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
-    empty = diagonal == 0.0
+    empty = diagonal <= 0.0
     indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
     try:
         np.linalg.cholesky(block / np.outer(roots, roots) + (ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))

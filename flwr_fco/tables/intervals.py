@@ -15,7 +15,7 @@ from scipy import stats
 
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
-from flwr_fco.certificates import Request
+from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -145,12 +145,7 @@ def _check_saturated(answer: Answer) -> None:
 
 def _check_possible(answer: Answer) -> None:
     """Refuse second derivatives that no convex loss has."""
-    hessian = unpacked(answer.vectors["block"])
-    with np.errstate(invalid="ignore", over="ignore"):
-        most = np.sqrt(np.diag(hessian))
-        possible = (np.abs(hessian) <= (1.0 + _ROUNDING) * most[:, None] * most).all()
-    if not possible:
-        raise ProtocolError("its second derivatives are those of no convex loss")
+    check_semidefinite(unpacked(answer.vectors["block"]))
 
 
 class Table(NamedTuple):
