@@ -326,23 +326,22 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     statistic, degrees = np.full(columns.size, math.nan), np.full(columns.size, math.nan)
     if found.inverse is None or len(sums.each) < 2:
         return statistic, degrees, statistic.copy()
-    meats = [site.vectors["meat"] for site in sums.each if "meat" in site.vectors]
+    size = sums.point.size
+    move = -found.inverse @ sums.gradient
+    whole = found.inverse / sums.total
     blocks = [sums.total * site.weight * site.vectors["block"] for site in sums.each]
     gradients = np.array([sums.total * site.weight * site.vectors["gradient"] for site in sums.each])
-    robust = bool(meats)
-    whole = found.inverse / sums.total
-    move = -found.inverse @ sums.gradient
-    noise = 1.0 if robust else found.noise
-    together = unpacked(np.sum(meats, axis=0))[: move.size, : move.size] if robust else None
+    # Without clusters the variance of a site's slopes is its Hessian, times the noise.
+    spreads, covariance, noise = blocks, whole, found.noise
+    if all("meat" in site.vectors for site in sums.each):
+        spreads, noise = [site.vectors["meat"] for site in sums.each], 1.0
+        covariance = whole @ unpacked(np.sum(spreads, axis=0))[:size, :size] @ whole
     for place, j in enumerate(columns.tolist()):
-        rows = _rows_of(blocks, j)[:, : move.size]
+        rows = _rows_of(blocks, j)[:, :size]
+        own = _rows_of(spreads, j)[:, :size]
+        mixed = rows @ whole @ own.T
+        crossed = mixed + mixed.T - rows @ covariance @ rows.T
         slopes = gradients[:, j] + rows @ move
-        own = rows
-        crossed = rows @ whole @ rows.T
-        if together is not None:
-            own = _rows_of(meats, j)[:, : move.size]
-            mixed = rows @ whole @ own.T
-            crossed = mixed + mixed.T - rows @ whole @ together @ whole @ rows.T
         curved = own[:, j]
         on = np.flatnonzero(curved > _SINGULAR * curved.max())
         if on.size < 2:
