@@ -18,7 +18,7 @@ from hashlib import blake2b
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,23 +45,6 @@ _LETTERS = 40
 _OF_ONE_ROW = ("abs", "exp", "log", "log10", "log1p", "log2", "sqrt")
 #: Those that take numbers of the codebook, or its levels, and with how many arguments.
 _OF_THE_CODEBOOK = {"scale": 1, "bs": 1, "poly": 2, "C": 1}
-
-
-class Wrong(NamedTuple):
-    """What is wrong with some rows of a column: in words without any of them, which rows, and what they hold."""
-
-    column: str
-    prefix: str
-    rows: NDArray[np.int64]
-    entries: Sequence[Any]
-
-    @property
-    def for_the_log(self) -> str:
-        """The same with the rows, for the site itself."""
-        shown = zip(self.rows[:_SHOWN].tolist(), self.entries, strict=False)
-        about = ", ".join(f"row {row} ({printable(repr(entry))[:_LETTERS]})" for row, entry in shown)
-        more = ", ..." if len(self.rows) > _SHOWN else ""
-        return f"{self.column}: {len(self.rows)} rows are {self.prefix}: {about}{more}"
 
 
 @dataclass(frozen=True)
@@ -158,8 +141,10 @@ class Column(Choice):
             return [name + "'" * number for number in range(max(1, len(self.knots) - 1))]
         return [name] if set(self.levels) == {0, 1} and self.shown == [1] else [f"{name}={own}" for own in self.shown]
 
-    def parsed(self, name: str, given: Any) -> tuple[Vector, list[Wrong]]:
+    def parsed(self, name: str, given: Any, whose: str = "this site") -> tuple[Vector, list[str]]:
         """Return a site's entries as numbers, of levels their places, NaN where missing; and what is wrong with them.
+
+        That is in words without any of them; which rows these are, and what they hold, is in the site's own log.
 
         Parameters
         ----------
@@ -167,6 +152,8 @@ class Column(Choice):
             Of the column.
         given : array-like, shape (n,)
             The entries.
+        whose : str, default "this site"
+            Begins a line of the log.
         """
         entries = np.asarray(given)
         if entries.dtype.kind == "f" and entries.itemsize < 8:
@@ -194,8 +181,13 @@ class Column(Choice):
                 & ((values < low) | (values > high)),
                 "no whole number": np.isfinite(values) & (self.type == "integer") & (values != np.round(values)),
             }
-        found = [(prefix, np.flatnonzero(rows)) for prefix, rows in checks.items() if rows.any()]
-        return values, [Wrong(name, prefix, rows, entries[rows[:_SHOWN]].tolist()) for prefix, rows in found]
+        wrong = {prefix: np.flatnonzero(rows) for prefix, rows in checks.items() if rows.any()}
+        for prefix, rows in wrong.items():
+            first = zip(rows[:_SHOWN].tolist(), entries[rows[:_SHOWN]].tolist(), strict=True)
+            about = ", ".join(f"row {row} ({printable(repr(entry))[:_LETTERS]})" for row, entry in first)
+            text = f"{name}: {len(rows)} rows are {prefix}: {about}{', ...' * (len(rows) > _SHOWN)}"
+            logger.error("%s does not fit the codebook: %s", whose, text)
+        return values, [f"{printable(name)} has rows that are {prefix}" for prefix in wrong]
 
     def _number(self, entry: Any) -> float:
         if self.levels:
@@ -349,16 +341,13 @@ class Codebook(Choice):
         if several := [name for name in expected if has.count(name) > 1]:
             raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")
         values = dict[str, Vector]()
-        wrong = list[Wrong]()
+        wrong = list[str]()
         for name, column in expected.items():
-            values[name], found = column.parsed(name, frame[name])
+            values[name], found = column.parsed(name, frame[name], whose)
             wrong += found
         if wrong:
-            for own in wrong:
-                logger.error("%s does not fit the codebook: %s", whose, own.for_the_log)
-            about = "; ".join(f"{printable(own.column)} has rows that are {own.prefix}" for own in wrong)
             advice = "Which rows these are is in this site's own log: mend them there, or the codebook at all sites"
-            raise PublicError(f"{whose} does not fit the codebook: {about}. {advice}")
+            raise PublicError(f"{whose} does not fit the codebook: {'; '.join(wrong)}. {advice}")
         return values
 
     def complete(self, values: Mapping[str, Vector], whose: str = "this site") -> NDArray[np.bool_]:
@@ -416,10 +405,8 @@ class Codebook(Choice):
         for name, column in self.outcome.items():
             if len(column.levels) == 2:
                 own[name] = own[name] == column.shown[0]
-        made = np.empty(len(next(iter(own.values()))), dtype=[(name, each.dtype) for name, each in own.items()])
-        for name, each in own.items():
-            made[name] = each
-        return made
+        rows = zip(*own.values(), strict=True)
+        return np.array([*rows], dtype=[(name, each.dtype) for name, each in own.items()])
 
     # --- as a file ------------------------------------------------------------------------------------------------
 
@@ -556,34 +543,29 @@ def _b_spline(column: Any, values: Vector) -> Any:
 def _check_factor(node: Any, codebook: Mapping[str, Column]) -> None:
     """Refuse whatever is no function of a row's own entries and of the codebook's numbers."""
     own = ast.unparse(node)
-    if isinstance(node, ast.Constant):
-        return
-    if isinstance(node, ast.Name):
-        if node.id in codebook:
-            return
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords
+    name, given = (node.func.id, node.args) if called else ("", [])
+    if isinstance(node, ast.Name) and node.id not in codebook:
         raise ConfigurationError(f"the formula has {own}, which is no column of the codebook: {', '.join(codebook)}")
-    if isinstance(node, ast.BinOp | ast.UnaryOp):
-        for each in ast.iter_child_nodes(node):
+    if isinstance(node, ast.Name | ast.Constant):
+        return
+    if isinstance(node, ast.BinOp | ast.UnaryOp) or (name in _OF_ONE_ROW and len(given) == 1):
+        for each in given or ast.iter_child_nodes(node):
             if isinstance(each, ast.expr):
                 _check_factor(each, codebook)
         return
-    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-    if name in _OF_ONE_ROW and len(node.args) == 1 and not node.keywords:
-        _check_factor(node.args[0], codebook)
-        return
-    if name in _OF_THE_CODEBOOK and len(node.args) == _OF_THE_CODEBOOK[name] and not node.keywords:
-        column: Any = codebook.get(ast.unparse(node.args[0]))
-        needs = {"C": "levels", "bs": "knots"}.get(name, "")
-        fits = column is not None and (needs == "levels") == bool(column.levels)
-        fits &= all(isinstance(each, ast.Constant) for each in node.args[1:])
-        if fits and (not needs or getattr(column, needs)) and (name != "bs" or column.range):
-            return
+    if len(given) != _OF_THE_CODEBOOK.get(name):
+        raise ConfigurationError(
+            f"the formula has {own}, which may learn from a site's rows, and so be another column at each. Expected "
+            f"{', '.join(_OF_ONE_ROW)} of a number, or {', '.join(_OF_THE_CODEBOOK)} of a column: these take the "
+            "codebook's numbers, and no others"
+        )
+    column: Any = codebook.get(ast.unparse(given[0]), Column())
+    needs = {"C": "levels", "bs": "knots"}.get(name, "")
+    fits = ast.unparse(given[0]) in codebook and (needs == "levels") == bool(column.levels)
+    fits &= all(isinstance(each, ast.Constant) for each in given[1:])
+    if not (fits and (not needs or getattr(column, needs)) and (name != "bs" or column.range)):
         raise ConfigurationError(
             f"the formula has {own}; expected the name of a column whose {needs or 'center and spread'}"
             f"{' and range' * (name == 'bs')} are in the codebook, as each site would find others in its own rows"
         )
-    raise ConfigurationError(
-        f"the formula has {own}, which may learn from a site's rows, and so be another column at each. Expected "
-        f"{', '.join(_OF_ONE_ROW)} of a number, or {', '.join(_OF_THE_CODEBOOK)} of a column: these take the "
-        "codebook's numbers, and no others"
-    )
