@@ -29,8 +29,8 @@ from flwr_fco.tables.base import Federated
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES, Intervals
 from flwr_fco.tables.quality import Curves, curves_of
 from flwr_fco.tables.reading import Client, as_table
-from flwr_fco.tables.reports import asked_of, class_names
-from flwr_fco.tables.sites import TIMEOUT
+from flwr_fco.tables.reports import class_names
+from flwr_fco.tables.sites import TIMEOUT, asked_of
 
 
 @refusing

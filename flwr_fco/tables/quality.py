@@ -52,8 +52,8 @@ from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES
-from flwr_fco.tables.reports import Reported, aligned_columns, asked_of
-from flwr_fco.tables.sites import reasons_of, site_of
+from flwr_fco.tables.reports import Reported, aligned_columns
+from flwr_fco.tables.sites import asked_of, reasons_of, site_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8

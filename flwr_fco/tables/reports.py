@@ -1,11 +1,9 @@
-"""What a fitted estimator says of itself: its summary, its quality at the sites, and the texts of both."""
+"""What a fitted estimator says of itself: its summary, tests of its coefficients, and the texts of both."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Self
 
@@ -17,16 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Described
 from flwr_fco.results import frame_of
-from flwr_fco.strategies.nodes import Tables
-from flwr_fco.strategies.questions import prepared
-from flwr_fco.strategies.run import Run
 from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Table
-from flwr_fco.tables.reading import is_grid
-from flwr_fco.tables.sites import TIMEOUT, asking, connected
 
 
 def aligned_columns(rows: list[dict[str, Any]], digits: int = 3) -> list[str]:
@@ -280,20 +271,3 @@ def compared(model: Any, other: Any) -> Tested:
         return _tested("Ratio of mean squares", rows, ratio, count, large.found.degrees, 6)
     statistic = 2.0 * (large.found.log_likelihood - small.found.log_likelihood)
     return _tested("Likelihood ratio", rows, statistic, count, math.inf, 6)
-
-
-@contextmanager
-def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Sequence[Any]]]:
-    """Yield a run in which the sites of a fitted model are asked, and if they are here their names."""
-    start = model._start(model.n_features_in_, 1)
-    if is_grid(X):
-        names = names_of(getattr(model, "feature_names_in_", None))
-        tables = Tables(Described(names, model._names_of_classes()))
-        yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
-        return
-    # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
-    other = copy.copy(model)
-    clients = [own._replace(weights=None) for own in other._clients(X, y, None, groups, reset=False)]
-    with connected(model._objectives(clients)) as grid:
-        strategy = asking(len(clients), Tables(settled=True))
-        yield prepared(strategy, grid, start, TIMEOUT), [own.site for own in clients]

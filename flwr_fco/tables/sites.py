@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,9 @@ from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable, quiet
+from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Answer, Node, Question
+from flwr_fco.messages.protocol import Answer, Described, Node, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
 from flwr_fco.objectives.design import dense
 from flwr_fco.objectives.linear import CENTRE
@@ -30,6 +32,7 @@ from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import counted
+from flwr_fco.tables.reading import is_grid
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
@@ -109,6 +112,23 @@ def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
             yield grid
     finally:
         forget_objectives(grid.run_id)
+
+
+@contextmanager
+def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Sequence[Any]]]:
+    """Yield a run in which the sites of a fitted model are asked, and if they are here their names."""
+    start = model._start(model.n_features_in_, 1)
+    if is_grid(X):
+        names = names_of(getattr(model, "feature_names_in_", None))
+        tables = Tables(Described(names, model._names_of_classes()))
+        yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
+        return
+    # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
+    other = copy.copy(model)
+    clients = [own._replace(weights=None) for own in other._clients(X, y, None, groups, reset=False)]
+    with connected(model._objectives(clients)) as grid:
+        strategy = asking(len(clients), Tables(settled=True))
+        yield prepared(strategy, grid, start, TIMEOUT), [own.site for own in clients]
 
 
 class SomeNodes:
