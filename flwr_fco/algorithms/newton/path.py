@@ -42,9 +42,8 @@ from flwr_fco.algorithms.contract.problem import AtMost, Client, Memory, Moved, 
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, finished, progress
-from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
+from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, QuasiNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
-from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.core.logs import logger
@@ -54,30 +53,6 @@ from flwr_fco.objectives.base import Objective, num_intercepts
 from flwr_fco.regularizers.base import with_strength
 
 Flags = NDArray[np.bool_]
-
-
-class Task(NamedTuple):
-    """What a client is asked about a point.
-
-    Parameters
-    ----------
-    point : ndarray of float64, shape (d,)
-        The point.
-    inside : ndarray of int64
-        Its working set, on which the gradient is wanted in full.
-    on : ndarray of int64, shape (k,)
-        On which coordinates the Hessian is wanted.
-    kinds : ndarray of float64, shape (k,)
-        Which of them are known.
-    bits : float
-        The precision in which the gradient is wanted elsewhere; 0 if it is not.
-    """
-
-    point: Vector
-    inside: Indices
-    on: Indices
-    kinds: Vector
-    bits: float
 
 
 #: The Hessian of a problem that has been asked for none, such as a null model without an intercept.
@@ -342,22 +317,17 @@ class NewtonPath(ProximalNewton):
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
         points = asking.parted(vectors, "primal", size)
-        nothing = (np.zeros(1), np.zeros(0, dtype=np.int64))
-        blocks, bits = (
-            asking.parted(vectors, name, size) if name in vectors else [nothing] * len(points)
-            for name in ("wanted", "bits")
+        nothing = [(np.zeros(1), np.zeros(0, dtype=np.int64))] * len(points)
+        wanted, bits = (
+            asking.parted(vectors, name, size) if name in vectors else nothing for name in ("wanted", "bits")
         )
-        tasks = [
-            Task(*point, on, kind[on], float(own[0]))
-            for point, (kind, on), (own, _) in zip(points, blocks, bits, strict=True)
-        ]
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server sends {len(points)} points, of folds with {counts} of them")
         left_out = [np.zeros(0, dtype=np.int64), *folds_of(objective, len(counts) - 1, client.seed)]
         shares = []
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
-        waiting = iter(tasks)
+        waiting = zip(points, wanted, bits, strict=True)
         # Rows are copied, so they are those of one fold at a time.
         for count, rows in zip(counts, left_out, strict=True):
             rest, share = _on_rows(objective, np.setdiff1d(np.arange(objective.num_examples), rows))
@@ -365,14 +335,14 @@ class NewtonPath(ProximalNewton):
             about = islice(waiting, count)
             if numbers["validate"]:
                 part, known = _on_rows(objective, rows)
-                losses += [part.value(task.point) if known else 0.0 for task in about]
+                losses += [part.value(w) if known else 0.0 for (w, _), _, _ in about]
                 continue
-            for task in about:
-                own = asking.answer(rest, task.point, bool(numbers["first"]), task.on if task.on.size else None)
+            for (w, inside), (kinds, on), (precision, _) in about:
+                own = asking.answer(rest, w, bool(numbers["first"]), on if on.size else None)
                 if not share:
                     # A client without a row outside of a fold says nothing.
                     own = {name: np.zeros(vector.size) for name, vector in own.items()}
-                answers.append(_short(own, task))
+                answers.append(_short(own, inside, kinds[on], precision[0]))
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
@@ -716,18 +686,29 @@ def _on_rows(objective: Objective, rows: NDArray[np.int64]) -> tuple[Objective, 
     return objective.subset(rows) if rows.size else (objective, 0.0)
 
 
-def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Return an answer as it travels: the gradient outside of a set in less precision, a Hessian as it is shorter."""
+def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, bits: float) -> dict[str, Any]:
+    """Return an answer as it travels.
+
+    Parameters
+    ----------
+    answer : dict of str to ndarray
+        What :func:`asking.answer` returns.
+    inside : ndarray of int64
+        The working set, on which the gradient is wanted in full.
+    kinds : ndarray of float64, shape (k,)
+        Of the coordinates on which the Hessian is wanted, which are known.
+    bits : float
+        The precision in which the gradient is wanted elsewhere; 0 if it is not.
+    """
     gradient = answer["gradient"]
-    if task.bits != _DOUBLE:
-        answer["gradient"] = gradient[task.inside]
-    if task.bits == _HALF:
-        elsewhere = np.delete(gradient, task.inside)
+    if bits != _DOUBLE:
+        answer["gradient"] = gradient[inside]
+    if bits == _HALF:
+        elsewhere = np.delete(gradient, inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
         answer["elsewhere"] = (elsewhere / (scale or 1.0)).astype(np.float16)
         answer["scales"] = np.array([scale])
     if "block" in answer:
-        kinds = task.kinds
         rank, block = factored(answer["block"], kinds != _KNOWN)
         answer["block"] = block.astype(np.float32 if (kinds == _SINGLE).any() else np.float64)
         answer["ranks"] = np.array([float(rank)])
