@@ -36,7 +36,7 @@ from flwr_fco.client_apps import client
 from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, partition_of, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.validation import NON_NEGATIVE, checked
+from flwr_fco.core.validation import NON_NEGATIVE, checked, short
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
@@ -208,13 +208,12 @@ class LocalTraining:
         self._method = method_of(plan.solver, plan.options)
         self._loop = UserLoop(plan.solver)
         asked = self._loop.ask(self._method, self._downlink, self._state)
-        self._kind, self._start, self._shift, psi = asked
-        self._plain = not psi
-        terms = plan.regularizer.terms() if plan.scope == "joint" and not self._plain else ()
-        joint = f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors"
+        self._kind, self._start, self._shift, self._acts = asked
+        terms = plan.regularizer.terms() if plan.scope == "joint" and self._acts else ()
+        joint = f"scope='joint': {short(plan.regularizer)} of all arrays together has no form on tensors"
         objections = {
             "the strategy asks for all local points, which an optimiser does not keep": plan.sends_every_step,
-            f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean": type(plan.mirror_map) is not Euclidean,
+            f"mirror_map={short(plan.mirror_map)}: optimisers are Euclidean": type(plan.mirror_map) is not Euclidean,
             joint: terms is None or any(map(np.ndim, terms)),
         }
         for prefix in (prefix for prefix, objects in objections.items() if objects):
@@ -254,7 +253,7 @@ class LocalTraining:
         own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
         named = dict(self.model.named_parameters())
         params = [(name, named[name]) for name in plan.layout.shapes]
-        psi = Zero() if self._plain else plan.regularizer
+        psi = plan.regularizer if self._acts else Zero()
         self._optimizer = optimizer = self._kind(params, downlink.client_lr, psi, **own)
         # As they came: what is sent back is of the same precision.
         dual = self._kind is optim.DualAveraging
@@ -266,16 +265,12 @@ class LocalTraining:
         seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
-        self._stack.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._stack.callback(optimizer.register_step_post_hook(self._after_step).remove)
         return self
 
-    def _before_step(self, *_: object) -> None:
-        """Check the next step against the limits of the client's owner."""
-        self._limits.check("max_steps", self.optimizer.num_steps + 1, "a round of", "local steps")
-
     def _after_step(self, *_: object) -> None:
-        """Note whether a parameter had a gradient, which a closure may have computed in the step."""
+        """Refuse steps beyond the owner's limit; note a gradient, which a closure may have computed in the step."""
+        self._limits.check("max_steps", self.optimizer.num_steps, "a round of", "local steps")
         self._trained = self._trained or any(own.grad is not None for own in self.model.parameters())
 
     def __exit__(self, *_: object) -> None:
