@@ -60,7 +60,8 @@ class TorchObjective(Objective):
     1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
        optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).
     2. Gradients are computed in training mode and update the running statistics, as a training step does. Values and
-       scores are computed in evaluation mode and change nothing.
+       scores are computed in evaluation mode and change nothing. BatchNorm refuses a batch of one row, as the last of
+       an epoch may be: leave one out of such data.
     3. Random numbers of the model (dropout) come from the round's generator, independently of PyTorch's own generators.
        A full batch has no randomness: its dropout masks are the same in every step. Use minibatches with dropout.
 

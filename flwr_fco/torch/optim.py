@@ -185,8 +185,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return self.state[p]["velocity"]
 
     def _write(self, group: Group, time: float, vectors: list[Tensor], moved: list[Tensor] | None = None) -> None:
-        """Set a group's parameters to prox(vectors + moved, time); the maps are kept while psi and devices stay."""
-        made_for = [group["regularizer"], group["apply_to"], *(p.device for p in group["params"])]
+        """Set a group's parameters to prox(vectors + moved, time); its maps are kept as long as they fit."""
+        made_for = [group["regularizer"], group["apply_to"], vectors[0].dtype, *(p.device for p in group["params"])]
         kept = self._proxes.get(id(group))
         if kept is None or kept[0] != made_for:
             psi = self.regularizers
@@ -252,7 +252,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
         single : bool, default False
             Keep duals in float32. Their increments are kept by themselves, so they lose no digits to a large dual.
         """
-        self._proxes.clear()
         for group in self._filled:
             starts = self._vectors(group, vectors, torch.float32 if single else None)
             group.update(_CLOCK, start_elapsed=float(elapsed))
