@@ -74,7 +74,10 @@ def test_the_hooks_are_called_in_order_with_models_and_metrics():
     assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(reported[1])
 
 
-@pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])
+TENSOR = type("Tensor", (float,), {"tolist": float.__pos__})
+
+
+@pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1), TENSOR])
 def test_numbers_that_a_callback_adds_reach_those_after_it_and_the_result(kind):
     diary = Diary()
     result, _ = play(2, Answers(lambda number: (False, {"own": kind(number)})), diary)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from flwr_fco.core.logs import logger
@@ -105,8 +104,8 @@ class Callbacks:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of NumPy's, such as a float32 model's norm, as Python's: JSON accepts only these."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    """Return numbers of NumPy, PyTorch or JAX, such as a float32 model's norm, as Python's: JSON accepts only these."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _is_object(callback: Any) -> bool:
