@@ -7,6 +7,7 @@ memory is the method's ``remember``, called by the client and here, with the sam
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.core.logs import logger
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.arrays import stamp_of
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 
@@ -41,6 +43,10 @@ class Member(NamedTuple):
 
 
 _NOBODY = Member()
+_FULL = "the clients' memories do not fit into the folder of temporary files, {}"
+_MORE = "; set TMPDIR to one on a larger disk, or give more memory: client_state=Ledger(max_bytes=...)"
+#: Some systems cannot reserve what a file is to hold.
+_reserve: Any = getattr(os, "posix_fallocate", lambda *about: None)
 
 
 class Ledger:
@@ -233,14 +239,11 @@ class Rows:
         Of a vector.
     """
 
-    #: Vectors that the file grows by.
-    _BLOCK = 64
-
     def __init__(self, size: int) -> None:
         # Open as long as the ledger: the system removes it then.
-        self._size = size
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._free: list[Vector] = []
+        self._size = size
+        self._free: list[tuple[int, Vector]] = []
         self._rows: dict[tuple[Key, str], Vector] = {}
 
     def put(self, name: tuple[Key, str], vector: Vector) -> Vector:
@@ -248,9 +251,16 @@ class Rows:
         if name not in self._rows:
             if not self._free:
                 begin = self._file.seek(0, 2)
-                self._file.truncate(begin + 8 * self._size * self._BLOCK)
-                self._free = [*np.memmap(self._file, np.float64, "r+", begin, (self._BLOCK, self._size))]
-            self._rows[name] = self._free.pop()
+                # Each of these blocks is an open file.
+                count = max(64, len(self._rows) // 4)
+                self._file.truncate(begin + 8 * self._size * count)
+                block = np.memmap(self._file, np.float64, "r+", begin, (count, self._size))
+                self._free = [(begin + 8 * self._size * i, row) for i, row in enumerate(block)]
+            begin, row = self._free.pop()
+            # To write where a full disk has no place is no error, but ends the process.
+            with in_words(_FULL.format(tempfile.gettempdir()), ConfigurationError, _MORE):
+                _reserve(self._file.fileno(), begin, 8 * self._size)
+            self._rows[name] = row
         self._rows[name][:] = vector
         view = self._rows[name].view()
         view.flags.writeable = False

@@ -1,5 +1,6 @@
 """What clients remember: the ledger has it to the bit, and sums stay, whoever comes late, leaves, lies or is silent."""
 
+import os
 import time
 from functools import cache, partial
 from itertools import product
@@ -21,7 +22,7 @@ from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, run_of
+from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, ledger, run_of
 from reproduction.pooled import centralized_solution
 
 CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
@@ -372,3 +373,14 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
     result = started(make("FedDAGT"), grid, 4)
     assert [(row.round, row.partition_id, row.reason) for row in result.left_out] == [(3, 1, "it has lost its memory")]
     assert [own["num-left-out"] for own in result.train_metrics_clientapp.values()] == [0, 0, 1, 0]
+
+
+def test_a_ledger_in_a_file_has_few_files_open_and_says_where_no_room_is_left(monkeypatch):
+    rows = ledger.Rows(1)
+    before = len(os.listdir("/dev/fd"))
+    assert all(rows.put(((0, i), "own"), np.full(1, float(i))) == i for i in range(64 * 140))
+    assert len(os.listdir("/dev/fd")) <= before + 30
+    # As on a full disk, where to write to a page without a place ends the process.
+    monkeypatch.setattr(ledger, "_reserve", lambda file, begin, size: os.pread(file, size, -begin - 1))
+    with pytest.raises(ConfigurationError, match=r"do not fit into .*; set TMPDIR"):
+        rows.put(((0, 9_000_000), "own"), np.ones(1))
