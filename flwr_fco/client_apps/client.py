@@ -631,7 +631,9 @@ def remember(context: Context, stamp: str, before: ClientState | None, new: str,
         That of the memory after it.
     """
     state: Any = context.state
-    stays = {_STAMPS, _NEW} <= {*state} and state[_STAMPS].get(_NEW) == stamp
+    # Not there while records change: who is interrupted has lost its memory, and not taken another one for it.
+    stamps = state.pop(_STAMPS, {})
+    stays = _NEW in state and stamps.get(_NEW) == stamp
     state[_OLD] = state[_NEW] if stays else record_of(pack(before or {}))
     state[_NEW] = record_of(pack(after))
     state[_STAMPS] = ConfigRecord({_NEW: new, _OLD: stamp})

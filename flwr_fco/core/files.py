@@ -345,10 +345,15 @@ def write_npz(path: FilePath, arrays: Mapping[str, Any], *, secret: bool = False
     """
 
     def fill(file: BinaryIO) -> None:
-        with ZipFile(file, "w", ZIP_STORED) as archive:
+        archive = ZipFile(file, "w", ZIP_STORED)
+        try:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     npy.write_array(member, np.asanyarray(array), allow_pickle=False)
+            archive.close()
+        finally:
+            # To close what an interrupt has left half open is an error, which would hide the interrupt.
+            archive.fp = None
 
     write_file(path, fill, secret=secret)
 

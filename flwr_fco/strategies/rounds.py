@@ -166,7 +166,14 @@ def run_rounds(
             # Of a private round that was released before the run was killed, the rest is to be done.
             if not saved.unfinished:
                 callbacks.call("on_round_begin", number, result.arrays)
-                _train(strategy, run, number, train_config, callbacks)
+                before, settled = settled, None
+                found = strategy.configure_train(number, result.arrays, train_config, run.grid)
+                messages = _messages(found, f"{name}.configure_train", run)
+                settled = before
+                replies = run.exchange(messages) if len(messages) else []
+                settled = None
+                if len(messages) or run.current.number == number:
+                    _aggregate(strategy, run, number, replies, callbacks)
             if run.privacy is not None:
                 # Before anything about the round is published: it must never be released again with other noise.
                 saved.unfinished = True
@@ -184,14 +191,14 @@ def run_rounds(
             saved.stopped = bool(ended)
             saved.unfinished = False
             callbacks.call("on_save_point", number, bool(ended) or number == num_rounds)
-            settled = run.number, run.state
+            settled = run.state
             if ended:
                 logger.info("The run is over after round %s: %s", number, ended)
                 break
     except BaseException as error:
         done = max(result.train_metrics_clientapp, default=0)
-        if settled is not None and settled[0] == run.number and settled[1] is run.state and run.privacy is None:
-            # Between two rounds; a private run is saved with each round that it releases.
+        if settled is run.state and run.privacy is None:
+            # A private run is saved with each round that it releases.
             callbacks.call("on_save_point", run.number, True)
         if isinstance(error, KeyboardInterrupt):
             raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
@@ -210,29 +217,22 @@ def run_rounds(
     return result
 
 
-def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks: Callbacks) -> None:
-    """Train the model in a round."""
-    name = type(strategy).__name__
+def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message], callbacks: Callbacks) -> None:
+    """Keep the model and the metrics of a round of training."""
     result = run.result
-    found = strategy.configure_train(number, result.arrays, config, run.grid)
-    messages = _messages(found, f"{name}.configure_train", run)
-    replies = run.exchange(messages) if len(messages) else []
-    arrays = None
-    metrics = None
-    who = f"{name}.aggregate_train"
-    if len(messages) or run.current.number == number:
-        try:
-            answer = strategy.aggregate_train(number, replies)
-        except BaseException:
-            if run.privacy is not None and run.number == number:
-                # An error holds the model too, and must not be all that remains of the round.
-                callbacks.call("on_save_point", number, False)
-            raise
-        pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
-        if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
-            prefix = f"{who} returned a {type(pair[0]).__name__}"
-            raise ConfigurationError(f"{prefix}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
-        arrays, metrics = answer
+    who = f"{type(strategy).__name__}.aggregate_train"
+    try:
+        answer = strategy.aggregate_train(number, replies)
+    except BaseException:
+        if run.privacy is not None and run.number == number:
+            # An error holds the model too, and must not be all that remains of the round.
+            callbacks.call("on_save_point", number, False)
+        raise
+    pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+    if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
+        prefix = f"{who} returned a {type(pair[0]).__name__}"
+        raise ConfigurationError(f"{prefix}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
+    arrays, metrics = answer
     if arrays is not None and not run.closed:
         raise ConfigurationError(
             f"{who} returned a model without calling super().aggregate_train, which takes the method's step. Call it "

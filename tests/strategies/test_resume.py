@@ -1,10 +1,12 @@
 """A run that is killed at any point and resumed ends in the bits of one that was never stopped."""
 
+import itertools
 import json
 import os
 import random
 import signal
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -15,20 +17,10 @@ from scipy import sparse
 
 import flwr_fco as fco
 from flwr_fco.callbacks import Checkpoint, EarlyStopping
+from flwr_fco.client_apps import client
 from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import (
-    STRATEGIES,
-    DualFL,
-    FedDAGT,
-    FedDualAvg,
-    FedNewton,
-    Stage,
-    Steps,
-    Strengths,
-    checkpoint,
-    run_of,
-)
+from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, FedNewton, Stage, Steps, checkpoint, ledger, run_of
 
 ROUNDS = 6
 
@@ -174,6 +166,19 @@ def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(path):
     strategy = make(FedDAGT)
     assert described(play(strategy, path, resume=path, callbacks=[seen, lambda *_: None, seen]), strategy) == whole
     assert rounds == [1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6]
+
+
+@pytest.mark.parametrize("where", [(ledger, "stamp_of"), (client, "ConfigRecord"), (zipfile._ZipWriteFile, "close")])
+def test_who_is_interrupted_within_a_step_resumes_from_before_it(where, path, monkeypatch):
+    """While memories are moved, by the server or a client, which then has none; or while the run is saved."""
+    whole = whole_run(lambda: make(FedDAGT), path)
+    plain, calls = getattr(*where), itertools.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, lambda *given: interrupt() if next(calls) == 10 else plain(*given))
+        refused("interrupted", play, make(FedDAGT), path, kind=RuntimeError, every=1)
+    strategy = make(FedDAGT)
+    found = described(play(strategy, path, resume=path if path.exists() else None), strategy)
+    assert (found[0], found[2]) == (whole[0], whole[2])
 
 
 def test_a_file_is_whole_at_every_point_of_its_writing(path):
@@ -361,9 +366,9 @@ LONGER = {
     "density": (lambda: make(FedDualAvg, **FALLING), {}),
     "momentum": (lambda: make(FedDualAvg, server_momentum=0.5), {}),
     "extrapolation": (lambda: make(fco.FeDualEx), {}),
-    "everyone": (lambda: make(DualFL), {}),
+    "everyone": (lambda: make(fco.DualFL), {}),
     "a path": (
-        lambda: make(FedNewton, strengths=Strengths(4, 0.1, folds=3), tolerance=1e-15),
+        lambda: make(FedNewton, strengths=fco.Strengths(4, 0.1, folds=3), tolerance=1e-15),
         {"app": app_of(sites("logistic", (30, 41, 25, 30, 25), 6))},
     ),
     "average": (lambda: make(FedDAGT, output=fco.Average()), {}),
@@ -372,7 +377,7 @@ LONGER = {
     "a graph in stages": (lambda: make(fco.DReFedDAGT, mixing="ring", **STAGES), {}),
     "short messages": (lambda: make(FedDualAvg, wire=fco.Short(), **FALLING), {"app": SHORT}),
     "memories in messages": (lambda: make(FedDAGT), {"app": PLAIN}),
-    "everyone in messages": (lambda: make(DualFL), {"app": PLAIN}),
+    "everyone in messages": (lambda: make(fco.DualFL), {"app": PLAIN}),
     "memories by columns": (
         lambda: make(FedDAGT, client_lr=0.5),
         {"app": fco.client_app(by_columns), "start": {"coefficients": np.zeros(60), "intercept": np.zeros(1)}},
