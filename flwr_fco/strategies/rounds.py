@@ -148,11 +148,14 @@ def run_rounds(
     if resume is not None:
         saved.load(resume, num_rounds)
         result.arrays = run.arrays.copy()
+    if saved.stopped:
+        advice = "for more rounds begin another one with its model as initial_arrays"
+        logger.warning("%s: the run of %s was over after round %s, and stays so; %s", name, resume, run.number, advice)
     logger.info("Starting %s strategy:", name)
     logger.info("\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
-    number = run.number
-    settled = None
+    # The state between two rounds, which an error saves; not while a round begins or ends, and half of it has changed.
+    settled: Any = None
     try:
         callbacks.call("on_run_begin", strategy, num_rounds)
         saved.load_callbacks()

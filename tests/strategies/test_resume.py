@@ -132,7 +132,7 @@ class Plateau:
         self.best = min(size, self.best)
 
 
-def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
+def test_callbacks_and_rates_go_on_where_they_were(tmp_path, caplog):
     def ended(path, rounds=12, **options):
         plateau = Plateau()
         stopping = EarlyStopping(validation="server/sum", patience=3)
@@ -147,6 +147,8 @@ def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
     for stop in (1, 2, 3):
         ended(path := tmp_path / f"{stop}.npz", stop)
         assert ended(path, resume=path) == whole
+    assert ended(path, 99, resume=path) == whole
+    assert f"npz was over after round {whole[2]}, and stays so" in caplog.text
 
 
 def interrupt(*_):
