@@ -62,8 +62,8 @@ class CompositeStrategy(Options):
 
     _run: Run | None = None
     _saved: Saved | None = None
-    #: Whether `start` has not returned.
-    _running = False
+    #: Whether `start` has not returned; None while it prepares the run, and a subclass may still set options.
+    _running: bool | None = False
     #: Rounds that a private strategy has released, in whichever run.
     _released = 0
 
@@ -218,15 +218,16 @@ class CompositeStrategy(Options):
         checked("train_config", train_config, ConfigRecord | None)
         checked("evaluate_config", evaluate_config, ConfigRecord | None)
         checked("resume", resume, str | os.PathLike | None)
-        if self._running:
+        if self._running is not False:
             prefix = f"this {type(self).__name__} is in a run that has not ended: a strategy has one state"
             raise ConfigurationError(f"{prefix}; make another one, such as `copy.copy(strategy)`")
-        hooks = Callbacks(callbacks)
-        run = self.prepare(initial_arrays, num_rounds)
-        run.grid = grid
-        run.timeout = timeout
-        self._running = True
+        self._running = None
         try:
+            hooks = Callbacks(callbacks)
+            run = self.prepare(initial_arrays, num_rounds)
+            run.grid = grid
+            run.timeout = timeout
+            self._running = True
             configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
             return run_rounds(self, run, hooks, num_rounds, *configs, evaluate_fn, resume)
         finally:

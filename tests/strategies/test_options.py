@@ -3,6 +3,7 @@
 And a strategy of one's own: the page's keeps the contract.
 """
 
+import copy
 import inspect
 import pickle
 import re
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
-from problems import D, app_of, clients, flat, refused, run, start_arrays
+from problems import D, app_of, clients, flat, refused, run, simulated, start_arrays
 
 import flwr_fco as fco
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
@@ -276,6 +277,28 @@ def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option
     assert max(strategy.result.train_metrics_clientapp) == 2
     setattr(strategy, option, before)
     run(strategy, clients(), 1)
+
+
+def test_a_strategy_has_one_run_at_a_time_and_its_copies_have_none():
+    def play(own, **options):
+        return flat(simulated(own, app_of(clients()), 3, **options).arrays)
+
+    class Mine(FedDualAvg):
+        def prepare(self, *given):
+            # It may set options still, and another thread may call `start`.
+            self.client_lr = 0.02
+            refused("in a run that has not ended: .* `copy.copy", play, self)
+            return super().prepare(*given)
+
+    def during(number, *_):
+        twins = copy.copy(own), pickle.loads(pickle.dumps(own)), copy.deepcopy(own)
+        models.extend(play(twin) for twin in twins if number == 2)
+
+    models = []
+    play(Mine(fraction_evaluate=0.0))
+    own = fco.FedDAGT(client_lr=0.02, fraction_evaluate=0.0, client_state=fco.Ledger(max_bytes=0))
+    models.append(play(own, callbacks=[during]))
+    assert np.ptp(models, axis=0).max() == 0.0
 
 
 @pytest.mark.parametrize(
