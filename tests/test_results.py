@@ -229,11 +229,9 @@ def test_the_table_has_every_number_of_every_round(result):
     table = result.table()
     assert type(table) is pandas.DataFrame
     assert list(table["round"]) == list(range(201))
-    histories = {"train": result.train_metrics_clientapp, "evaluate": result.evaluate_metrics_clientapp}
-    for name, history in {**histories, "server": result.evaluate_metrics_serverapp}.items():
+    for name, history in result.histories.items():
         for number, metrics in history.items():
-            for key, value in metrics.items():
-                assert table[f"{name}/{key}"][number] == value
+            assert {key: table[f"{name}/{key}"][number] for key in metrics} == dict(metrics)
     assert math.isnan(table["server/score"][7])
 
 

@@ -253,7 +253,7 @@ class Client:
             None if the memory that the task's stamp names is not here.
         """
         plan = down.plan
-        method = self._method_of(down.plan)
+        method = self._method_of(plan)
         try:
             memory = recall(context, down)
         except MemoryLostError:
@@ -448,12 +448,9 @@ class TaskApp(ClientApp):
     def __init__(self, mods: Sequence[Any], table: Callable[[Message, Context], Message] | None = None) -> None:
         super().__init__(mods=list(mods))
         self.query("partition")(records.partition_reply)
+        nothing = records.encode_described(Described())
         for kind in ("table", "names"):
-            self.query(kind)(table or _no_table)
-
-
-def _no_table(message: Message, context: Context) -> Message:
-    return Message(records.encode_described(Described()), reply_to=message)
+            self.query(kind)(table or (lambda message, context: Message(nothing, reply_to=message)))
 
 
 class CompositeClientApp(TaskApp):

@@ -158,8 +158,10 @@ def simulate(
     start = initial_arrays
     if not isinstance(start, ArrayRecord):
         start = ArrayRecord({checked("name", name, str): _as_array(name, array) for name, array in start.items()})
-    evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
-    start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
+    start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate_fn}
+    if evaluate_fn is not None:
+        rounds = {*range(0, num_rounds, evaluate_every), num_rounds}
+        start_options["evaluate_fn"] = lambda number, arrays: evaluate_fn(number, arrays) if number in rounds else None
     options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
@@ -189,18 +191,6 @@ def simulate(
         prefix = f"{type(strategy).__name__}.start returns None; expected a Result"
         raise ConfigurationError(f"{prefix}: return what super().start(...) does")
     return cast(_Found, found)
-
-
-def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) -> EvaluateFunction | None:
-    """Return an evaluation that is left out in most rounds, but not before the first and after the last one."""
-    if evaluate_fn is None:
-        return None
-
-    def evaluate_sometimes(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        left_out = server_round % every and server_round != num_rounds
-        return None if left_out else evaluate_fn(server_round, arrays)
-
-    return evaluate_sometimes
 
 
 def _as_array(name: str, array: Any) -> Array:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from flwr.app import MetricRecord
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import DivergedError, NothingTrainedError
 from flwr_fco.messages.arrays import NOT_FINITE, OTHER_NAMES, model_record
@@ -49,7 +48,7 @@ class Watch:
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self.scale = max(math.sqrt(run.point.size), _norm(run.point))
+        self.scale = max(math.sqrt(run.point.size), euclidean_norm(run.point))
         self.good = run.point, run.passed
         self.good_round = 0
         self.over = False
@@ -105,7 +104,7 @@ class Watch:
 
     def _look_at(self, number: int) -> None:
         run = self._run
-        norm = _norm(run.point)
+        norm = euclidean_norm(run.point)
         if run.state.round == 1 and math.isfinite(norm):
             self.scale = max(self.scale, norm)
         if norm <= _GOOD * self.scale:
@@ -159,7 +158,3 @@ def advice_on(run: Any, locally: bool) -> str:
     with_server = "" if math.isnan(server_lr) else f" with server_lr={server_lr:g}"
     first = "server_lr=1 first, then " if server_lr > 1.0 else ""
     return f"client_lr={client_lr:g}{with_server} {too} {first}client_lr={client_lr / 10:g}."
-
-
-def _norm(w: Vector) -> float:
-    return math.sqrt(np.vdot(w, w))

@@ -158,12 +158,12 @@ class Round:
         self.waits = False
         self.reasons = dict[Node, tuple[str, bool]]()
 
-    def sender(self, message: Message) -> int:
+    def sender(self, message: Message) -> Node:
         """Return whose reply a message is, also if it says that this node has died."""
         node_id = message.metadata.src_node_id
-        if node_id in self.nodes or not message.has_error():
-            return node_id
-        return self.asked.get(message.metadata.reply_to_message_id, node_id)
+        if node_id not in self.nodes and message.has_error():
+            node_id = self.asked.get(message.metadata.reply_to_message_id, node_id)
+        return self.nodes.get(node_id) or Node(node_id, None)
 
     def keep(self, asked: Container[int]) -> None:
         """Note who is asked after all."""
@@ -222,8 +222,7 @@ def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, An
     if isinstance(replies, Inbox) and not replies.opened:
         pairs: Iterable[tuple[Node, Any]] = replies.replies
     else:
-        ids = ((current.sender(message), message) for message in replies)
-        pairs = ((current.nodes.get(node_id) or Node(node_id, None), message) for node_id, message in ids)
+        pairs = ((current.sender(message), message) for message in replies)
     for node, said in pairs:
         current.silent.discard(node.node_id)
         try:

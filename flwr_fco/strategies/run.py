@@ -138,15 +138,11 @@ class Run:
         with in_words("these initial arrays cannot be trained", ConfigurationError, passing=()):
             layout = layout_of(arrays, options.arrays.apply_to, options.arrays.pass_through)
             primal, self.passed = model_vector(layout, arrays)
-        memory = self.method.memory
-        uniform = options.weighting == "uniform"
-        kept = None
-        if memory or self.method.reads == "everyone":
-            # A strategy of one's own may do without the option.
-            max_bytes = getattr(options, "client_state", choices.Ledger()).max_bytes if memory else 0
-            kept = Ledger(memory, uniform, layout.size, max_bytes)
-        self.roll = kept
-        self.ledger = kept if memory else None
+        # A strategy of one's own may do without the option.
+        max_bytes = getattr(options, "client_state", choices.Ledger()).max_bytes
+        kept = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
+        self.ledger = kept if self.method.memory else None
+        self.roll = kept if self.ledger or self.method.reads == "everyone" else None
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.setting_of(self.given, None)

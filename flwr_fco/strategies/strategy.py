@@ -120,15 +120,12 @@ class CompositeStrategy(Options):
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
         run = self._run
-        where = ""
         theirs = "the clients' own"
         if run is None:
             # Options may have been set since.
             self._check()
-        planned: Any = getattr(self, "work", None)
-        if run is not None:
-            where = f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}"
-            planned = run.setting.work
+        where = "" if run is None else f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}"
+        planned: Any = getattr(self, "work", None) if run is None else run.setting.work
         lines = [("Density", f"{self._density}{where}")] if self._density else []
         if not lines or not isinstance(self.regularizer, Zero):
             lines.append(("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"))

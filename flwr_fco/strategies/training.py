@@ -97,9 +97,7 @@ def first_gradients(run: Run) -> None:
     uplinks = weighted(run, good)
     if uplinks:
         if run.ledger is not None:
-            run.ledger.commit(
-                run.method, run.current.number, run.method.downlink(run.problem, run.state, None), uplinks
-            )
+            run.ledger.commit(run.method, 0, run.method.downlink(run.problem, run.state, None), uplinks)
         run.state = run.method.aggregate(run.problem, run.state, Replies(uplinks, run.mean, run.ledger))
         logger.info("Trackers start from the gradients of %s clients", len(uplinks))
     else:

@@ -126,8 +126,8 @@ def test_a_client_without_the_method_is_told_what_to_write(base, name, advice):
     """Flower's base classes have methods that do nothing: they would count as 0 examples."""
     kind = type("Mine", (getattr(flower, base),), {})
     for client in (kind(), kind().to_client()):
-        with pytest.raises(ClientError, match=rf"Mine, .* has no `{name}`.*{advice}"):
-            go(client, {"fraction_train": float(name == "fit")})
+        options = {"fraction_train": float(name == "fit")}
+        refused(rf"Mine, .* has no `{name}`.*{advice}", go, client, options, kind=ClientError)
 
 
 @pytest.mark.parametrize("name", ["initialize_parameters", "configure_fit", "aggregate_fit", "evaluate"])

@@ -250,8 +250,7 @@ NO_FORMS += [({"layout": TOO_LARGE}, ConfigurationError, r"1000000000000 paramet
 def test_a_client_refuses_a_form_before_it_makes_a_model(change, kind, message):
     content, _ = sent(FORM)
     content[short.SHORT] = ConfigRecord({"form": FORM._replace(**change).header})
-    with pytest.raises(kind, match=message):
-        answered(content, lambda given: given)
+    refused(message, answered, content, lambda given: given, kind=kind)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

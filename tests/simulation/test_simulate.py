@@ -11,12 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from numba.core.event import trigger_event
-from problems import Foreign, after, app_of, arrays_of, by_class, changed, clients, outcome, simulated, start_arrays
+from problems import Foreign, after, app_of, by_class, changed, clients, outcome, refused, simulated, start_arrays
 
 from flwr_fco.algorithms import Moved
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
+from flwr_fco.errors import ClientError, RunInterrupted
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -42,7 +42,9 @@ def test_no_client_can_touch_what_another_is_sent_or_what_it_has_replied():
     def vandal(message, context):
         arrays, config = message.content["arrays"], message.content["config"]
         seen.append((arrays["w"].numpy().tolist(), {**config, "list": list(config["list"])}))
-        reply = RecordDict({"arrays": arrays_of({"w": np.ones(2)}), "metrics": MetricRecord({"num-examples": 1})})
+        reply = RecordDict(
+            {"arrays": ArrayRecord({"w": Array(np.ones(2))}), "metrics": MetricRecord({"num-examples": 1})}
+        )
         arrays["w"].data = b""
         arrays["extra"] = Array(np.zeros(1))
         config["server-round"] = -1
@@ -90,7 +92,7 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
         fails = message.content["config"]["fails"]
         state = context.state
         if "log" not in state:
-            state["log"], state["memory"] = ConfigRecord({"calls": []}), arrays_of({"w": np.zeros(2)})
+            state["log"], state["memory"] = ConfigRecord({"calls": []}), ArrayRecord({"w": Array(np.zeros(2))})
         state["log"]["calls"].append(len(state["log"]["calls"]))
         state["memory"]["w"].data = Array(np.full(2, 9.0 if fails else 1.0)).data
         if fails:
@@ -114,8 +116,7 @@ def test_a_missing_entry_of_run_config_and_who_exits_are_named():
     lacks, exits = (client_app(end) for end in (lambda own: own.run_config["batch-size"], lambda own: exit(3)))
     reported = r"no 'batch-size' in context.run_config; give simulate or the grid run_config=\{'batch-size'"
     for app, said in ((lacks, reported), (exits, r"partition 0\) raised SystemExit .*: 3")):
-        with pytest.raises(ClientError, match=said):
-            simulated(strategy(), app, 1, num_nodes=2, run_config={"lr": 0.1})
+        refused(said, simulated, strategy(), app, 1, num_nodes=2, run_config={"lr": 0.1}, kind=ClientError)
 
 
 def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
@@ -140,8 +141,8 @@ def test_what_is_no_message_is_an_error_of_the_client(answer):
     def app(message, context):
         return answer if context.node_config["partition-id"] == 1 else app_of(clients())(message, context)
 
-    with pytest.raises(ClientError, match=f"partition 1.*returned a {type(answer).__name__}; expected a Message"):
-        simulated(strategy(), app, 1)
+    said = f"partition 1.*returned a {type(answer).__name__}; expected a Message"
+    refused(said, simulated, strategy(), app, 1, kind=ClientError)
     result = simulated(strategy(), app, 1, raise_errors=False)
     assert [(entry.partition_id, "expected a Message" in entry.reason) for entry in result.left_out] == [(1, True)]
 
@@ -152,11 +153,7 @@ def test_what_is_no_message_is_an_error_of_the_client(answer):
 def test_central_evaluation_at_intervals_first_and_last():
     seen = {}
     start = start_arrays(start=np.full(7, 9.0))
-
-    def evaluate(number, arrays):
-        seen[number] = arrays
-        return MetricRecord({"n": number})
-
+    evaluate = lambda number, arrays: seen.update({number: arrays}) or MetricRecord({"n": number})  # noqa: E731
     given = {"evaluate_fn": evaluate, "evaluate_every": 3, "initial_arrays": start}
     result = simulated(strategy(), app_of(clients()), 7, **given)
     assert list(seen) == list(result.evaluate_metrics_serverapp) == [0, 3, 6, 7]
@@ -186,7 +183,7 @@ def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
             arrays["pass:norm.num_batches_tracked"] = Array(np.array(100 + partition))
         return reply
 
-    given = ArrayRecord({**start_arrays(), **arrays_of(start)})
+    given = {**start_arrays(), **start}
     found = simulated(strategy(), app_of(objectives, [only_some]), 1, initial_arrays=given).arrays
     sizes = [objectives[1].num_examples, objectives[3].num_examples]
     assert found["norm.running_mean"].numpy().dtype == np.float32
@@ -226,8 +223,8 @@ class Forgets(FedDualAvg):
 )
 def test_an_argument_of_the_wrong_kind_is_named(wrong, message):
     options = {"num_nodes": 4, "num_rounds": 1, "initial_arrays": start_arrays(), **wrong}
-    with pytest.raises(ConfigurationError, match=message):
-        simulate(options.pop("strategy", strategy()), options.pop("client_app", app_of(clients())), **options)
+    given = options.pop("strategy", strategy()), options.pop("client_app", app_of(clients()))
+    refused(message, simulate, *given, **options)
 
 
 # --- a hundred thousand nodes, of which only those are made that are used ---------------------------------------------
@@ -271,13 +268,10 @@ def test_the_result_so_far_is_returned_with_a_warning_or_raised(caplog):
 
 
 def test_a_second_interrupt_loses_no_result():
-    class Slow:
-        def on_run_end(self, result):
-            raise KeyboardInterrupt
-
     own = strategy()
-    with pytest.raises(KeyboardInterrupt, match="FedDualAvg was interrupted: the result so far is the strategy's"):
-        run_and_press(own, callbacks=[Slow()])
+    slow = type("Slow", (), {"on_run_end": lambda self, result: os.kill(os.getpid(), signal.SIGINT)})
+    said = "FedDualAvg was interrupted: the result so far is the strategy's"
+    refused(said, run_and_press, own, callbacks=[slow()], kind=KeyboardInterrupt)
     assert sorted(own.result.train_metrics_clientapp) == [1, 2, 3]
 
 
@@ -329,26 +323,17 @@ def test_options_give_the_same_bits_and_metrics(options):
 # --- who looks ----------------------------------------------------------------------------------------------------
 
 
-class Opens(FedDualAvg):
-    def configure_train(self, server_round, arrays, config, grid):
-        return list(super().configure_train(server_round, arrays, config, grid))
+def forwarding(sent=lambda messages: messages, got=lambda replies: replies):
+    """Return a subclass whose hooks hand on what functions make of what they get."""
 
+    class Own(FedDualAvg):
+        def configure_train(self, *given):
+            return sent(super().configure_train(*given))
 
-class Reads(FedDualAvg):
-    def aggregate_train(self, server_round, replies):
-        return super().aggregate_train(server_round, [reply for reply in replies if reply.has_content()])
+        def aggregate_train(self, server_round, replies):
+            return super().aggregate_train(server_round, got(replies))
 
-
-class Forwards(FedDualAvg):
-    """Hooks that hand on what they get."""
-
-    def configure_train(self, server_round, arrays, config, grid):
-        messages = super().configure_train(server_round, arrays, config, grid)
-        assert len(messages) == 4
-        return messages
-
-    def aggregate_train(self, server_round, replies):
-        return super().aggregate_train(server_round, replies)
+    return Own
 
 
 def living():
@@ -368,14 +353,14 @@ def plain(app=None, **options):
 
 LOOKS = {
     "plain": (plain, FedDualAvg, False),
-    "hooks that forward": (plain, Forwards, False),
+    "hooks that forward": (plain, forwarding(lambda messages: len(messages) == 4 and messages), False),
     "mod": (lambda: plain(app_of(clients(), [passing])), FedDualAvg, True),
     "lifespan": (lambda: plain(living()), FedDualAvg, True),
     "app": (lambda: plain(app_of(clients()).__call__), FedDualAvg, True),
     "error replies": (lambda: plain(raise_errors=False), FedDualAvg, True),
     "grid": (lambda: Foreign(plain()), FedDualAvg, True),
-    "configure": (plain, Opens, True),
-    "aggregate": (plain, Reads, True),
+    "configure": (plain, forwarding(list), True),
+    "aggregate": (plain, forwarding(got=list), True),
 }
 
 
@@ -394,17 +379,15 @@ def test_messages_are_made_for_whoever_looks_and_change_no_bit(who, made):
 def test_what_a_hook_changes_in_one_message_arrives_there_alone():
     seen = []
 
-    class Marks(FedDualAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            messages = super().configure_train(server_round, arrays, config, grid)
-            messages[1].content["config"]["mark"] = server_round
-            return messages
+    def marked(messages):
+        messages[1].content["config"]["mark"] = int(messages[1].metadata.group_id)
+        return messages
 
     def spy(message, context, call_next):
         seen.append((context.node_config["partition-id"], message.content["config"].get("mark")))
         return call_next(message, context)
 
-    outcome(plain(app_of(clients(), [spy])), strategy(Marks), start_arrays(), 2)
+    outcome(plain(app_of(clients(), [spy])), strategy(forwarding(marked)), start_arrays(), 2)
     assert seen == [(m, number if m == 1 else None) for number in (1, 2) for m in range(4)]
 
 
@@ -419,13 +402,10 @@ def test_an_error_of_a_client_names_node_and_round():
             raise ZeroDivisionError("no rows")
 
     own = after(FedMid, "test-failing", failing)
-    texts = []
-    for mods in ((), [passing]):
-        with pytest.raises(ClientError) as caught:
-            outcome(plain(app_of(objectives, mods)), strategy(own), start_arrays())
-        texts.append(str(caught.value))
+    said = r"node 4 \(partition 2\) raised ZeroDivisionError in round 2 \(train\): no rows"
+    grids = [plain(app_of(objectives, mods)) for mods in ((), [passing])]
+    texts = [refused(said, outcome, grid, strategy(own), start_arrays(), kind=ClientError) for grid in grids]
     assert texts[0] == texts[1]
-    assert "node 4 (partition 2) raised ZeroDivisionError in round 2 (train): no rows" in texts[0]
 
 
 @pytest.mark.parametrize("prefix", [{"elapsed": -1.0}, {"elapsed": np.nan}, {"client_lr": 0.0}, {"client_lr": np.inf}])
@@ -438,8 +418,7 @@ def test_a_client_refuses_what_it_refuses_in_a_message(prefix):
 
     own = changed(FedDualAvg, downlink=downlink)(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0)
     ((name, value),) = prefix.items()
-    with pytest.raises(ClientError, match=f"{name.replace('_', '-')}={value}"):
-        outcome(plain(), own, start_arrays(), 5)
+    refused(f"{name.replace('_', '-')}={value}", outcome, plain(), own, start_arrays(), 5, kind=ClientError)
     assert own.state.round == 2
 
 

@@ -582,5 +582,5 @@ FEW = {"rounds": 20, "num_strengths": 3}
     ],
 )
 def test_what_is_not_allowed_of_each_fold_or_makes_no_folds_is_refused(objectives, options, said):
-    with pytest.raises((ClientError, ConfigurationError), match=said):
-        path_of(objectives or sites("logistic", sizes=(60, 81, 58)), **options)
+    given = objectives or sites("logistic", sizes=(60, 81, 58))
+    refused(said, path_of, given, kind=(ClientError, ConfigurationError), **options)
