@@ -595,13 +595,15 @@ def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Ve
     check_semidefinite(block)
 
 
-def check_semidefinite(block: Matrix) -> None:
-    """Check that a Hessian is one of a convex loss.
+def check_semidefinite(block: Matrix, about: str = "Hessian") -> None:
+    """Check that a matrix can be the Hessian of a convex loss, or a sum of squares.
 
     Parameters
     ----------
     block : ndarray of float64, shape (k, k)
-        The Hessian.
+        The matrix.
+    about : str, default "Hessian"
+        What an error calls it.
     """
     diagonal = np.diag(block)
     roots = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
@@ -612,7 +614,7 @@ def check_semidefinite(block: Matrix) -> None:
     except np.linalg.LinAlgError:
         indefinite = True
     if indefinite:
-        raise ProtocolError("its Hessian is not positive semidefinite")
+        raise ProtocolError(f"its {about} is not positive semidefinite")
 
 
 def check_folds(shares: Vector) -> None:

@@ -144,8 +144,12 @@ def _check_saturated(answer: Answer) -> None:
 
 
 def _check_possible(answer: Answer) -> None:
-    """Refuse second derivatives that no convex loss has."""
+    """Refuse second derivatives that no convex loss has, and what no clusters of the rows have."""
     check_semidefinite(unpacked(answer.vectors["block"]))
+    check_semidefinite(unpacked(answer.vectors.get("meat", np.zeros(1))), "sum over its clusters")
+    clusters, rows = answer.numbers["clusters"], answer.examples
+    if not 0.0 <= clusters <= rows:
+        raise ProtocolError(f"it says {clusters:g} clusters of {rows:g} rows")
 
 
 class Table(NamedTuple):
@@ -368,7 +372,9 @@ class Inference:
             meats = [scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)]
             pairs = zip(sums.each, meats, strict=True)
             each = tuple(site._replace(vectors={**site.vectors, "meat": own}) for site, own in pairs)
-            clusters = sum(min(a.numbers["clusters"], a.examples) for a in answers)
+            clusters = sum(a.numbers["clusters"] for a in answers)
+            squares = np.array([np.diag(unpacked(a.vectors["meat"])) for a in answers])
+            self._check_units(answers, squares, "mean square over clusters")
             meat = unpacked(np.sum(meats, axis=0))[:used, :used]
             sums = sums._replace(meat=meat, clusters=clusters, each=each)
         if self.cluster == "site":
@@ -390,15 +396,7 @@ class Inference:
                     f"{self._named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
                     f"its loss, rows, mean and variance at most {room[j]:.3g} is possible"
                 )
-        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
-        for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
-            raise ConfigurationError(
-                f"the second derivative of {self._column(j)} is {own[m, j]:.3g} at "
-                f"{self._named(answers[m])}, and {usual[j]:.3g} at the median of the sites: standard errors "
-                "would be those of one site. Check its units; if the column does spread so much there, give "
-                "intervals=Intervals(largest=math.inf)"
-            )
+        self._check_units(answers, own, "second derivative")
         if self.kind is not SQUARES:
             return
         # The square of a mean of products is at most the product of the mean squares.
@@ -410,6 +408,18 @@ class Inference:
             raise ConfigurationError(
                 f"{self._named(answers[m])} says a slope of {self._column(j)} of {slopes[m, j]:.3g}; "
                 f"with its loss and second derivative at most {room[m, j]:.3g} is possible"
+            )
+
+    def _check_units(self, answers: Sequence[Answer], own: NDArray[np.float64], about: str) -> None:
+        """Refuse what one site's numbers make up: they are so many times the sites' median."""
+        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
+        for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
+            raise ConfigurationError(
+                f"the {about} of {self._column(j)} is {own[m, j]:.3g} at "
+                f"{self._named(answers[m])}, and {usual[j]:.3g} at the median of the sites: standard errors "
+                "would be those of one site. Check its units; if the column does spread so much there, give "
+                "intervals=Intervals(largest=math.inf)"
             )
 
     def _most_curved(self, answer: Answer) -> float:

@@ -26,10 +26,10 @@ NAMES = ["age", "dose", "sex"]
 BOTH = pytest.mark.parametrize("kind", ["lasso", "logistic"])
 
 
-def over(kind, parts, targets, *, model=None, **options):
+def over(kind, *given, model=None, **options):
     """Fit with intervals over a grid."""
-    sites = list(zip(parts, targets, strict=True))
-    model = model or model_of(kind, len(parts))
+    sites = list(zip(*given, strict=True))
+    model = model or model_of(kind, len(sites))
     return fit_over_a_grid(model, sites, **{"features": NAMES, "intervals": True, **options})[0]
 
 
@@ -93,11 +93,13 @@ def test_rows_with_weights_have_robust_errors(kind, first, others):
     weights[1][:9] = first
     weighted = first + others > 2.0
     expected = pooled(kind, parts, targets, weights=np.concatenate(weights) if weighted else None)
-    sites = list(zip(parts, targets, weights, strict=True))
-    there, _ = fit_over_a_grid(model_of(kind, 3), sites, features=NAMES, intervals=True)
+    there = over(kind, parts, targets, weights)
     assert_allclose(column(there, "estimate", "standard error"), expected, rtol=1e-6)
     assert ("rows, which have weights" in there.summary()) == weighted
     assert_allclose(errors(here(kind, parts, targets, weights)), expected[1], rtol=1e-6)
+    for factor, message in [(-1.0, "not positive semi"), (1e6, "those of one site")] * weighted:
+        grid = altering(0, "meat", lambda own, _, factor=factor: own["meat"].__imul__(factor))
+        refused(message, over, kind, parts, targets, weights, grid=grid)
 
 
 @BOTH
@@ -253,12 +255,11 @@ def test_what_one_site_makes_up_is_refused_by_its_name(kind, name, lie, message)
     refused(message, over, kind, *federation(kind), grid=grid)
 
 
-@pytest.mark.parametrize("common", [True, False])
-def test_a_site_has_one_intercept_whatever_it_says(common):
+@pytest.mark.parametrize(("own", "count"), [("common", 1), (None, 4)])
+def test_a_site_has_one_intercept_whatever_it_says(own, count):
     grid = altering(2, "reported", lambda vectors, numbers: numbers.update(intercepts=1e6))
-    model = model_of("lasso").set_params(site_intercepts="common" if common else None)
-    over("lasso", *federation("lasso"), model=model, grid=grid)
-    assert f"{300 - 3 - (1 if common else 4)} degrees of freedom" in model.summary()
+    model = over("lasso", *federation("lasso"), model=model_of("lasso").set_params(site_intercepts=own), grid=grid)
+    assert f"{300 - 3 - count} degrees of freedom" in model.summary()
 
 
 def test_a_site_that_invents_events_has_no_more_of_them_than_rows():
@@ -299,9 +300,8 @@ def test_an_option_out_of_range_is_refused():
 @pytest.mark.parametrize("kind", ["logistic", "cox"])
 def test_events_of_sites_that_do_not_answer_are_not_few_but_unknown(kind):
     parts, targets = federation(kind, rows=90)
-    message = r"numbers of events are not known: .*max_numbers=25"
-    text = refused(message, over, kind, parts, targets, disclosure=Disclosure(max_numbers=25))
-    assert "too far from 0" not in text
+    message, owner = r"numbers of events are not known: .*max_numbers=25", Disclosure(max_numbers=25)
+    assert "too far from 0" not in refused(message, over, kind, parts, targets, disclosure=owner)
 
 
 # --- sums of rows -----------------------------------------------------------------------------------------------------
