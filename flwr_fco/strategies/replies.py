@@ -435,6 +435,10 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
         return None
     current: Round = run.current
     norms = check_form(up, current.shapes, run.problem.layout, half=bool(run.method.discloses))
+    longest = options.bounds.max_increment_norm
+    for name, norm in norms.items() if longest is not None and not run.method.discloses else ():
+        if norm > longest:
+            raise ProtocolError(f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}")
     work = FirstOrder(steps=1) if current.number == 0 else current.works.get(node.node_id, run.problem.plan.work)
     claims = up.examples, up.steps, up.elapsed, work
     if claims != current.possible or options.bounds.rows is not None:
@@ -554,7 +558,6 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         odd = [(i, share) for i, share in enumerate(shares) if share > largest]
         reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in odd}
     # Of round 0 the replies are gradients themselves.
-    longest = options.bounds.max_increment_norm
     first = run.current.number == 0
     times = [1.0 if first else up.elapsed or 1.0 for up in ups]
     if options.bounds.own_loops or options._unmodified:
@@ -562,9 +565,6 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     least = _natural_length(run) / (cap.ratio or math.inf)
     for name in ups[0].vectors if ups and lengths else ():
         norms = [up.norms[name] for up in ups]
-        for i, norm in enumerate(norms):
-            if longest is not None and norm > longest:
-                reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}"
         each = [norm / time for norm, time in zip(norms, times, strict=True)]
         usual = max(cap.length(name, each, _NO_LENGTH * run.size / max(times)), least)
         reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual, HONEST) | reasons

@@ -121,7 +121,7 @@ class Run:
         # Of a private round no reply says whether another one counts, and none is in the result.
         self.result = Result(arrays=arrays, left_out=self.left_out if privacy is None else [])
         self.privacy = None if privacy is None else PrivateMean(privacy, options)
-        self.cap = replies.Cap(None if privacy is not None else options.bounds.max_ratio)
+        self.cap = replies.Cap(options.bounds.max_ratio)
         # Options that may be functions of the round, or "auto".
         kinds = kinds_of(type(options))
         own = [option.name for option in fields(options) if kinds[option.name] in (Rate, Rate | None)]

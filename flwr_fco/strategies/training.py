@@ -322,10 +322,12 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     for node in [node for node, reply in good.items() if reply.value is None]:
         run.current.leave_out(good.pop(node).node, "it has lost its memory")
     found = [good[node] for node in run.current.nodes.values() if node in good]
-    discloses = run.method.discloses
-    uplinks = [reply.value for reply in found]
-    losses = [name for name in run.current.shapes if discloses.get(name) == "losses"]
-    found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
+    if run.privacy is None:
+        # In a private run no reply says whether another one counts.
+        discloses = run.method.discloses
+        uplinks = [reply.value for reply in found]
+        losses = [name for name in run.current.shapes if discloses.get(name) == "losses"]
+        found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
     run.current.leave_out_silent()
     if run.method.sparse:
         _note_indices(run, found)

@@ -124,7 +124,8 @@ FAULTS = {
 
 
 def state_after(fault):
-    strategy = make(fraction_train=1.0)
+    # No reply is held against another one: whether it counts would say something of the others.
+    strategy = make(fraction_train=1.0, privacy=privacy(clip=0.02), bounds=Bounds(max_ratio=1.001, max_share=0.22))
     result = start_on(Faulty(app_of(problem()), 5, fault, rounds=(1,)), strategy, rounds=1)
     return strategy.state, result.train_metrics_clientapp[1]
 
@@ -132,7 +133,7 @@ def state_after(fault):
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_at_most(fault):
     (honest, _), (other, metrics) = state_after(lambda message, reply: [reply]), state_after(fault)
-    assert np.linalg.norm(honest.dual - other.dual) <= 2 * 0.5 / 5 * (1 + 1e-9)
+    assert np.linalg.norm(honest.dual - other.dual) <= 2 * 0.02 / 5 * (1 + 1e-9)
     assert (honest.elapsed, honest.round) == (other.elapsed, other.round)
     assert set(metrics) == {"skipped", "density", "epsilon", "delta", "not-private"}
     assert metrics["skipped"] == 0
@@ -229,13 +230,6 @@ def test_a_second_run_of_a_strategy_is_refused_whatever_is_between(between):
         play(strategy, 3)
         strategy.privacy = settings
     refused("released already, up to round 3", play, strategy, 3)
-
-
-def test_no_reply_is_held_against_the_others():
-    """Whether one counts would say something of the others."""
-    strategy = make(bounds=Bounds(max_ratio=1.5))
-    play(strategy, 2)
-    assert run_of(strategy).cap.ratio is None
 
 
 def test_the_code_of_the_page_keeps_its_promise():

@@ -75,7 +75,6 @@ def test_what_is_usual_is_saved_and_bounds_are_the_users():
     assert out(again, replies(1e-9, 1e-9, 1e-9, 3.9)) == []
     assert out(again, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
     assert out(a_run(max_ratio=None), replies(1.0, 1e300)) == []
-    assert out(a_run(max_increment_norm=5.0), replies(5.0, 6.0)) == [1]
 
 
 def test_a_gradient_that_a_rate_allows_is_never_too_long():
