@@ -41,7 +41,8 @@ _TRANSFORMS: dict[str, tuple[Any, float]] = {
 #: Rows that the log shows of each thing that is wrong, and characters of an entry.
 _SHOWN = 5
 _LETTERS = 40
-#: Functions of one number: a row's value depends on no other row.
+#: Operators and functions of one number: a row's value depends on no other row.
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.UAdd, ast.USub)
 _OF_ONE_ROW = ("abs", "exp", "log", "log10", "log1p", "log2", "sqrt")
 #: Those that take numbers of the codebook, or its levels, and with how many arguments.
 _OF_THE_CODEBOOK = {"scale": 1, "bs": 1, "poly": 2, "C": 1}
@@ -547,9 +548,12 @@ def _check_factor(node: Any, codebook: Mapping[str, Column]) -> None:
     name, given = (node.func.id, node.args) if called else ("", [])
     if isinstance(node, ast.Name) and node.id not in codebook:
         raise ConfigurationError(f"the formula has {own}, which is no column of the codebook: {', '.join(codebook)}")
-    if isinstance(node, ast.Name | ast.Constant):
+    if isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
         return
-    if isinstance(node, ast.BinOp | ast.UnaryOp) or (name in _OF_ONE_ROW and len(given) == 1):
+    # A power of numbers alone may have more digits than fit into the memory.
+    grows = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and "Name(" not in ast.dump(node.left)
+    of_numbers = isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, _OPERATORS) and not grows
+    if of_numbers or (name in _OF_ONE_ROW and len(given) == 1):
         for each in given or ast.iter_child_nodes(node):
             if isinstance(each, ast.expr):
                 _check_factor(each, codebook)
@@ -557,8 +561,8 @@ def _check_factor(node: Any, codebook: Mapping[str, Column]) -> None:
     if len(given) != _OF_THE_CODEBOOK.get(name):
         raise ConfigurationError(
             f"the formula has {own}, which may learn from a site's rows, and so be another column at each. Expected "
-            f"{', '.join(_OF_ONE_ROW)} of a number, or {', '.join(_OF_THE_CODEBOOK)} of a column: these take the "
-            "codebook's numbers, and no others"
+            f"arithmetic of columns, {', '.join(_OF_ONE_ROW)} of a number, or {', '.join(_OF_THE_CODEBOOK)} of a "
+            "column: these take the codebook's numbers, and no others"
         )
     column: Any = codebook.get(ast.unparse(given[0]), Column())
     needs = {"C": "levels", "bs": "knots"}.get(name, "")

@@ -639,6 +639,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
 
 LEARNT = ["center(age)", "bs(age, df=4)", "cr(age, df=3)", "age.mean()", "{age - age.mean()}", "scale(log(age))"]
 LEARNT += ["C(age)", "hashed(stage, levels=2)", "lag(age)", "poly(age, max(age))", "age / max(age)", "scale(creatinin)"]
+LEARNT += ["{age / (age @ age)}", "{age * 2**99**3}", "{age * 1j}"]
 WITH_KNOTS = COLUMNS | {"age": Column(range=(18, 110), center=60.0, spread=10.0, knots=[45.0, 60.0, 75.0])}
 
 
