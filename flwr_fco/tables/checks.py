@@ -298,7 +298,9 @@ def _far_outcomes(cells: Cells) -> list[Finding]:
     """Compare how the columns go with the outcome: each by itself, and all along the direction of the other sites."""
     values = cells.outcome
     errors = np.sqrt(1.0 / cells.rows[:, -1:])
-    probability = probabilities(values, np.broadcast_to(errors, values.shape), USUAL["outcome"])
+    # One that a site withholds, or of a constant, is 0.
+    known = np.where(values == 0.0, np.nan, values)
+    probability = probabilities(known, np.broadcast_to(errors, values.shape), USUAL["outcome"])
     prefix = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
     found = _judged(cells, probability, cells.features, values, prefix, ".2f")
     # Correlated columns have errors in common, along a direction up to so many times those of one column.
@@ -315,11 +317,9 @@ def _far_outcomes(cells: Cells) -> list[Finding]:
             t = (along - expected) / np.sqrt(widest * (usual**2 + errors[m, 0] ** 2 + noise))
             probability = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
             if probability < WARNS:
-                prefix = (
+                text = (
                     f"has columns that go with the outcome by {along:.2f}, in the direction in which those of other "
+                    f"sites do by {expected:.2f}: is the outcome coded in reverse, or does it stand beside other rows?"
                 )
-                advice = "is the outcome coded in reverse, or does it stand beside other rows?"
-                found.append(
-                    Finding(site, "", f"{prefix}sites do by {expected:.2f}: {advice}", bool(probability < REFUSES))
-                )
+                found.append(Finding(site, "", text, bool(probability < REFUSES)))
     return found

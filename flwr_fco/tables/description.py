@@ -95,12 +95,11 @@ def description(question: Question, objective: Any) -> Answer:
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
-    is_times = isinstance(objective, CoxRegression)
     limits = facts.disclosure
     # Not about the centre of a fit that has not ended.
     objective.shift(np.zeros(objective.features.shape[1]))
     rows = dense(objective.features)
-    ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
+    ends = [objective.times, objective.labels == 1] if isinstance(objective, CoxRegression) else [_targets(objective)]
     count = len(facts.columns) - len(ends)
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
     inner, size = list(rows.T), len(rows)
@@ -115,6 +114,10 @@ def description(question: Question, objective: Any) -> Answer:
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
     outcome, widest = _correlations(objective, rows)
+    if most > 1:
+        # By all of its digits a correlation is a count; that with few rows of one kind is these rows' outcomes.
+        outcome, widest = np.trunc(100.0 * outcome) / 100.0, math.ceil(10.0 * widest) / 10.0
+        outcome[[_is_rare(np.unique(own, return_counts=True)[1], most) for own in rows.T]] = 0.0
     numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
     numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
@@ -126,18 +129,25 @@ def _targets(loss: Any) -> Vector:
 
 
 def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
-    """Return which counts of a known sum are withheld: those of few rows, and if that is one, the smallest other.
+    """Return which counts of a known sum are withheld: those of few rows, and the smallest others that hide these.
+
+    The sum of what is withheld follows from the rest: it must not be a few rows, nor a row for each of its parts.
 
     Examples
     --------
-    >>> withheld(np.array([40, 3, 12, 0]), 5).tolist()
-    [False, True, True, False]
+    >>> withheld(np.array([40, 3, 12, 0]), 5).tolist(), withheld(np.array([200, 150, 1, 1]), 5).tolist()
+    ([False, True, True, False], [False, True, True, True])
     """
     few = (counts > 0) & (counts < least)
-    others = np.flatnonzero((counts > 0) & ~few)
-    if few.sum() == 1 and others.size:
-        few[others[np.argmin(counts[others])]] = True
+    for other in np.argsort(counts, kind="stable"):
+        if counts[other] and few.any() and counts[few].sum() < max(least, few.sum() + 1):
+            few[other] = True
     return np.asarray(few)
+
+
+def _is_rare(counts: NDArray[Any], least: int) -> bool:
+    """Whether a column has two numbers, and one of them in few rows."""
+    return counts.size == 2 and bool(withheld(counts, least).any())
 
 
 def repeated(rows: NDArray[Any], least: int) -> float:
@@ -169,16 +179,14 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
     """Return `SAID` of a column, and the counts of its levels."""
     known = np.sort(values[np.isfinite(values)])
     entries, each = np.unique(known, return_counts=True)
-    if column.levels:
-        counts = np.append(np.bincount(known.astype(np.int64), minlength=len(column.levels)), values.size - known.size)
-    else:
-        counts = np.array([known.size, values.size - known.size])
+    parts = np.bincount(known.astype(np.int64), minlength=len(column.levels)) if column.levels else known.size
+    counts = np.append(parts, values.size - known.size)
     hidden = withheld(counts, least)
     said = np.array([WITHHELD if hidden[-1] else known.size, *np.zeros(5), WITHHELD])
     if column.levels:
         return said, np.where(hidden, WITHHELD, counts)[:-1].astype(np.float64)
     # Of two numbers a mean is a count.
-    if known.size >= max(1, least) and not (entries.size == 2 and withheld(each, least).any()):
+    if known.size >= max(1, least) and not _is_rare(each, least):
         begins = [round(q * (known.size - 1) - (least - 1) / 2) for q in _QUARTILES]
         at = np.clip(begins, 0, known.size - least)
         quartiles = [float(known[begin : begin + least].mean()) for begin in at]
