@@ -280,13 +280,11 @@ def _check(answer: Answer) -> None:
     """Refuse numbers that no rows have."""
     reported, n = answer.numbers, answer.examples
     if not 0.0 <= reported["ordered"] <= reported["compared"] <= 0.5 * n * (n - 1.0):
-        text = f"{reported['ordered']:g} of {reported['compared']:g} pairs are in order, of {n:.0f} rows"
-        raise ProtocolError(text)
+        raise ProtocolError(f"{reported['ordered']:g} of {reported['compared']:g} pairs are in order, of {n:.0f} rows")
     if not 0.0 <= reported["events"] <= n:
         raise ProtocolError(f"{reported['events']:g} events of {n:.0f} rows")
     if not (0.0 <= reported["brier"] <= 1.0 and reported["square"] >= (1.0 - 1e-9) * reported["mean"] ** 2):
-        text = f"Brier's score is {reported['brier']:g}, and the scores' mean square {reported['square']:g}"
-        raise ProtocolError(text)
+        raise ProtocolError(f"Brier's score is {reported['brier']:g}, the scores' mean square {reported['square']:g}")
 
 
 def _check_bins(answer: Answer) -> None:
@@ -302,14 +300,13 @@ def _check_bins(answer: Answer) -> None:
 def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     """Return slope and intercept with their standard errors, by Newton's method; NaN if they are not determined."""
     names = _CALIBRATED[: 1 + intercept]
+    both = [*names, *(f"{name} error" for name in names)]
     found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
     if found is None:
-        return dict.fromkeys([*names, *(f"{name} error" for name in names)], math.nan)
+        return dict.fromkeys(both, math.nan)
     sums, covariance, step = found
-    errors = {
-        f"{name} error": float(own) for name, own in zip(names, np.sqrt(np.diag(covariance) / sums.rows), strict=True)
-    }
-    return dict(zip(names, (sums.point - step).tolist(), strict=True)) | errors
+    errors = np.sqrt(np.diag(covariance) / sums.rows)
+    return dict(zip(both, np.append(sums.point - step, errors).tolist(), strict=True))
 
 
 def _binned(answers: Sequence[Answer], edges: Vector) -> list[dict[str, float]]:
@@ -399,9 +396,9 @@ class Curves(Reported):
 
 
 def _check_curves(answer: Answer) -> None:
-    risk, events = answer.vectors["risk"], answer.vectors["events"]
-    if not ((events >= 0.0) & (events <= risk) & (risk <= answer.examples)).all():
-        raise ProtocolError("it says more events than rows at risk, or more of these than it has rows")
+    risk, events, test = (answer.vectors[name] for name in ("risk", "events", "test"))
+    if min(own.min() for own in (events, risk - events, answer.examples - risk, test, answer.examples - test)) < 0.0:
+        raise ProtocolError("it says more events than rows at risk, or more of these, or in its test, than it has rows")
 
 
 def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> Curves:

@@ -222,6 +222,9 @@ def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
         assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
         refused("not known: partition 0 keeps sums of so few rows", model.curves, grid, times=range(100), by="sex")
+    lying = altering(2, "test", lambda vectors, numbers: vectors["test"].__imul__(1e9))
+    with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), grid=lying) as grid:
+        refused("partition 2: it says .* in its test", model.curves, grid, times=[5.0], by="sex")
     # Up to 3, 22 rows have ended, and 9 enter later.
     _, parts = find_answer("curves").division(Question("curves", cox(0).layout, {}, {"edge-0": 3.0}), cox(0))
     assert min(part.size for part in parts) == 9
