@@ -24,8 +24,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
-from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
 from flwr_fco.algorithms.newton.path import chosen, errors_of, models_of
 from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Change
+from flwr_fco.algorithms.contract.problem import Change
+from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.certificates import Certificate, Request, certificate
 from flwr_fco.core.layout import Vector, all_finite, dense
 from flwr_fco.core.logs import logger

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Message
 
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, AtMost
+from flwr_fco.algorithms.contract.problem import AtMost
+from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Layout, SparseVector, dense, euclidean_norm
 from flwr_fco.core.logs import logger, printable
@@ -462,8 +463,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
         check_weight(run, node, examples, up.examples)
     if run.ledger is not None:
         digest = digest or digest_of(up.vectors, up.elapsed)
-    said_of = up.metrics, up.pass_through, digest, norms
-    return Uplink(up.vectors, up.elapsed, up.steps, math.nan, node, examples, *said_of)
+    return up._replace(node=node, examples=examples, digest=digest, norms=norms)
 
 
 def _uplink(run: Any, said: Any) -> Uplink | None:
@@ -555,11 +555,9 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     largest = options.bounds.max_share
     if largest is not None and options.site_weights is None and len(ups) > 1:
         text = "of the round's weight by the examples that it reports, more than max_share="
-        odd = [(i, share) for i, share in enumerate(shares) if share > largest]
-        reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in odd}
+        reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in enumerate(shares) if share > largest}
     # Of round 0 the replies are gradients themselves.
-    first = run.current.number == 0
-    times = [1.0 if first else up.elapsed or 1.0 for up in ups]
+    times = [(up.elapsed or 1.0) if run.current.number else 1.0 for up in ups]
     if options.bounds.own_loops or options._unmodified:
         reasons |= _overworked(ups, times)
     least = _natural_length(run) / (cap.ratio or math.inf)
@@ -589,8 +587,7 @@ def _natural_length(run: Any) -> float:
     step changes predictions little, whatever the units of the columns are.
     """
     rate = run.problem.client_lr
-    minimises = isinstance(run.problem.plan.work, Minimise)
-    if minimises and isinstance(run.method, PrimalAveraging):
+    if isinstance(run.problem.plan.work, Minimise) and isinstance(run.method, PrimalAveraging):
         scale: float = run.tables.largest_deviation
         return _MOVE / max(1.0, scale) if scale else 0.0
     return math.sqrt(2.0 / rate) if rate > 0.0 and not run.options._unmodified else 0.0

@@ -488,7 +488,8 @@ class StepStrategy(CompositeStrategy):
         ``Steps(10, batch_size=None)``, K minibatches; a batch size of None means full batches, without randomness.
     normalize_local_work : bool, default True
         Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients that
-        take more steps do not count more than their weight. With equal work the result is bit-identical.
+        take more steps do not count more than their weight. In this mean a client counts as ten times the median at
+        most. With equal work the result is bit-identical.
     """
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)

@@ -17,8 +17,6 @@ from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
 from flwr_fco.work import Work
 
-#: How many times the clients' median a claim of smoothness may be.
-LARGEST_CLAIM = 10.0
 #: Of a state whose output averages no other points than those that it retrieves.
 NO_POINTS = np.zeros((0, 0))
 #: A client's vectors by name, between rounds.

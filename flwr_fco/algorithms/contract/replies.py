@@ -29,6 +29,8 @@ from flwr_fco.messages.protocol import Uplink
 
 Matrix = NDArray[np.float64]
 
+#: How many times the clients' median a claim of smoothness, or of work, may be.
+LARGEST_CLAIM = 10.0
 #: Coordinates sorted at a time, so that the clients' rows of them fit into the cache.
 _BLOCK = 4096
 #: Numbers in a block of a sum: half a megabyte.
@@ -200,7 +202,8 @@ class Mean(NamedTuple):
     ----------
     normalize : bool, default True
         Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have done
-        the same work (the idea of FedNova). With equal work the result is bit-identical.
+        the same work (the idea of FedNova); in this mean a time counts as ten times the median at most. With equal work
+        the result is bit-identical.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
         Which centre.
     trim : float, default 0.2
@@ -212,6 +215,8 @@ class Mean(NamedTuple):
     >>> long = Uplink({"increment": np.array([3.0])}, elapsed=3.0, steps=3, weight=0.5)
     >>> Mean()([short, long])
     (array([2.]), 2.0)
+    >>> Mean()([short._replace(weight=0.75), long._replace(elapsed=1e9, weight=0.25)])
+    (array([2.4375]), 3.25)
     """
 
     normalize: bool = True
@@ -265,7 +270,10 @@ class Mean(NamedTuple):
         if all(uplink.elapsed == first for uplink in uplinks):
             return each, first
         times = [uplink.step_sizes for uplink in uplinks]
-        elapsed = self.of_numbers(times, [uplink.weight for uplink in uplinks])
+        weights = [uplink.weight for uplink in uplinks]
+        # Whoever claims more rows, and so more work, makes nobody's step much longer: any common time is as right.
+        most = LARGEST_CLAIM * Mean(aggregation="median").of_numbers(times, weights) if self.normalize else math.inf
+        elapsed = self.of_numbers([min(own, most) for own in times], weights)
         return [elapsed / own for own in times] if self.normalize else each, elapsed
 
     def __call__(self, uplinks: Sequence[Uplink], name: str = "increment") -> tuple[Vector, float]:
