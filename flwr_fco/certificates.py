@@ -487,7 +487,7 @@ def check_loss(
         raise ProtocolError(f"it says l2={l2:g}; expected a number >= 0")
     convex = loss - 0.5 * l2 * float(ridged @ ridged)
     if convex < least - ROUNDING * (abs(loss) + abs(least)) - tolerance:
-        raise ProtocolError(f"its loss is {loss:.6g}, and it says that none is below {least:.6g}")
+        raise ProtocolError(f"its loss is {loss:.6g}, and its own lower bound is {least:.6g}")
     check_conjugates(rows, w, convex, exact=True, tolerance=tolerance)
     return convex
 

@@ -341,7 +341,7 @@ class Objective(ABC):
         (-1.875, array([-3.5]))
         """
         if self.least is None:
-            self._does_not_know("a duality gap", "give it least, a number that no value is below, if it is convex")
+            self._does_not_know("a duality gap", "if it is convex, set its `least`, a lower bound of its values")
         total = -(1.0 - sum(shares)) * self.least
         mixture = np.zeros(self.layout.size)
         for point, share in zip(points, shares, strict=True):

@@ -743,7 +743,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if free.size:
             where = "at each site" if self._own_levels else "at all sites together"
             prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-            warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)
+            warnings.warn(
+                f"{prefix}: constant {where}, so nothing is known of its coefficient, which is set to 0", stacklevel=5
+            )
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:

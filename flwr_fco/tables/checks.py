@@ -172,7 +172,7 @@ def findings(cells: Cells) -> list[Finding]:
 def _same_rows(cells: Cells) -> list[Finding]:
     """Find sites whose sums are identical: a file that was sent twice."""
     sums = np.nan_to_num(np.hstack([cells.rows, cells.mean, cells.deviation, cells.counts, cells.outcome]), nan=-1.0)
-    prefix = "has the same rows as {}: all sums are identical. The file of one of them is the other's"
+    prefix = "has the same rows as {}: all sums are identical. Was one file used at both?"
     return [
         Finding(site, "", prefix.format(cells.sites[k]), True)
         for m, site in enumerate(cells.sites)
@@ -266,7 +266,7 @@ def _far_numbers(cells: Cells) -> list[Finding]:
     # A deviation is that of the largest numbers where a column is skewed.
     compared: tuple[tuple[str, Any, Any, Any, Any, str], ...] = (
         ("mean", number, cells.mean / usual, deviation / usual, cells.mean, "has a mean of {}"),
-        ("spread", number & (apart > 0.0), np.log(apart), 2.0, apart, "has quartiles that are apart {}"),
+        ("spread", number & (apart > 0.0), np.log(apart), 2.0, apart, "has an interquartile range of {}"),
         ("time", cells.times, np.log(cells.mean), deviation / cells.mean, cells.mean, "has a mean of {}"),
     )
     found = dict[tuple[str, str], Finding]()
@@ -317,9 +317,7 @@ def _far_outcomes(cells: Cells) -> list[Finding]:
             t = (along - expected) / np.sqrt(widest * (usual**2 + errors[m, 0] ** 2 + noise))
             probability = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
             if probability < WARNS:
-                text = (
-                    f"has columns that go with the outcome by {along:.2f}, in the direction in which those of other "
-                    f"sites do by {expected:.2f}: is the outcome coded in reverse, or does it stand beside other rows?"
-                )
-                found.append(Finding(site, "", text, bool(probability < REFUSES)))
+                prefix = f"correlates with the outcome unlike other sites ({along:.2f} along them, not {expected:.2f})"
+                advice = "is the outcome coded in reverse, or does it belong to other rows?"
+                found.append(Finding(site, "", f"{prefix}: {advice}", bool(probability < REFUSES)))
     return found

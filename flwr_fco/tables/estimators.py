@@ -526,10 +526,10 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             raise ConfigurationError(f"{prefix}; a classifier needs examples of two classes at least")
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
-            raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
+            raise ConfigurationError(f"intervals of {outputs} classes; only models of two classes have them")
         if outputs > 1 and self.site_intercepts == "local":
             prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
-            raise ConfigurationError(f"{prefix}; sites have their own of two only")
+            raise ConfigurationError(f"{prefix}; expected two classes, or a common intercept")
         return outputs
 
     def _strength(self, total: float) -> float:

@@ -213,7 +213,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
         kept = ask("calibration", dict(zip(_CALIBRATED, at.tolist(), strict=False)), shapes, "loss")
         if len(kept) < len(nodes):
             prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
-            raise ConfigurationError(f"{prefix}, of which all have said how good it is; ask again")
+            raise ConfigurationError(f"{prefix}; the others have stopped answering: ask again")
         weights = [answer.examples for answer in kept]
         gradient, hessian = (np.average([a.vectors[name] for a in kept], 0, weights) for name in shapes)
         return Sums(at, gradient, hessian.reshape(at.size, at.size), _mean(kept, "loss"), rows)

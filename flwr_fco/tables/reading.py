@@ -120,8 +120,8 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
         numbered = [list(getattr(part, "columns", [])) for part in (here.features, features)]
         if not names and not first and all(numbered) and numbered[0] != numbered[1]:
             raise ConfigurationError(
-                f"{own.name} and {here.name} have other columns, and their names are no texts, by which they could be "
-                "ordered; expected the same columns in the same order"
+                f"{own.name} and {here.name} have different columns, and without names that are texts they cannot be "
+                "matched; expected the same columns in the same order"
             )
         found.append(own._replace(features=features if names == first else features[first]))
     return found

@@ -247,8 +247,8 @@ def compared(model: Any, other: Any) -> Tested:
         tables, names = tables[::-1], names[::-1]
     if not names[1] < names[0]:
         raise ConfigurationError(
-            "two models are compared of which one has some of the other's columns; these have "
-            f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} apart from each other"
+            "expected a model with some of the other's columns and no others; these have "
+            f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} of their own"
         )
     large, small = tables
     same = large.rows_of == small.rows_of
@@ -256,7 +256,7 @@ def compared(model: Any, other: Any) -> Tested:
     values = np.array([[own[name] for name in names[1]] for own in slopes])
     apart = not np.allclose(values[0], values[1], rtol=1e-9, atol=1e-9 * float(abs(values).max()))
     if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
-        raise ConfigurationError("two models are compared of the same rows, sites, outcome and kind of intercepts")
+        raise ConfigurationError("expected two models of the same rows, sites, outcome and kind of intercepts")
     if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:
         prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
         raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")

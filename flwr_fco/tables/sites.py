@@ -269,7 +269,7 @@ class Sites:
             sums = np.append(means, own.vectors["gradient"])
             key = own.examples, *(float(f"{number:.10g}") for number in sums)
             if (other := known.setdefault(key, site)) != site:
-                text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"
+                text = f"{site} has the same rows as {other}: all sums are identical. Was one file used at both?"
                 warnings.warn(text, UserWarning, stacklevel=5)
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
@@ -380,9 +380,9 @@ class Sites:
         for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
             m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
             text = (
-                f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}, at most of "
-                f"them up to {usual[j]:.3g}: {self.names[m]} says a mean of {means[m, j]:.3g} and a deviation of "
-                f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
+                f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}, within "
+                f"most of them up to {usual[j]:.3g}: {self.names[m]} says a mean of {means[m, j]:.3g} and a deviation "
+                f"of {own[m, j]:.3g}. This weakens the feature's penalty; check the unit at this site"
             )
             if not np.isfinite(scales[j]):
                 raise ConfigurationError(text)

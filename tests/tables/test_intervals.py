@@ -476,7 +476,7 @@ def test_what_cannot_be_tested_is_refused_in_words():
     ):
         refused(message, model.contrast, wrong)
     refused(r"compare\(.*expected an estimator of flwr_fco.tables", model.compare, Lasso())
-    refused("one has some of the other's columns", model.compare, model)
+    refused("expected a model with some of the other's columns", model.compare, model)
     for options, factor in (({"site_intercepts": "common"}, 1.0), ({}, 2.0)):
         other = here("lasso", [X[:, :2] for X in parts], [factor * y for y in targets], **options)
         refused("of the same rows, sites, outcome", model.compare, other)

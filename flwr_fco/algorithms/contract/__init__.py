@@ -316,7 +316,7 @@ def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
     kinds = kinds_of(kind) if names else {}
     reported = {own: checked(f"the option {own}", options[own], kinds[own]) for own in names if own in options}
     problem = f"the plan's options {sorted(options)} do not make a {kind.__name__}"
-    with in_words(problem, ConfigurationError, ". What is no number or text is not sent: give it a default"):
+    with in_words(problem, ConfigurationError, ". Only numbers and texts are sent: give the others defaults"):
         made: Algorithm = kind(**reported)
     return made
 

@@ -220,7 +220,7 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
         raise ProtocolError("its loss is another one than in the first round")
     known_kind = reported.link in range(len(LINKS)) and reported.l2 >= 0.0
     if not known_kind or reported.scale < 0.0 or not 0.0 <= reported.outputs <= w.size:
-        raise ProtocolError(f"it says {reported._asdict()} of its loss, and there is no such one")
+        raise ProtocolError(f"it says {reported._asdict()} of its loss; no loss of this package has these")
     if not reported.link:
         if any(reported[1:]):
             raise ProtocolError("it says something of a loss whose link it does not know")
@@ -418,8 +418,8 @@ def contradicts(objective: float, lower: float, tolerance: float) -> bool:
     below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - tolerance
     if below:
         text = (
-            "The objective, %.9g, is below what an earlier exchange has bounded it by, %.9g: a client's answers "
-            "contradict each other. All that is known of the objective is dropped, and asked for again"
+            "The objective, %.9g, is below the lower bound of an earlier exchange, %.9g: a client's answers contradict "
+            "each other. The bound is dropped, and clients are asked again"
         )
         logger.warning(text, objective, lower)
     return below

@@ -546,7 +546,7 @@ LIES = {
     "shares above 1": ("shares", lambda own: own * 2.0, "shares of rows are"),
     "rows in no fold": ("shares", lambda own: np.r_[1.0, np.ones(own.size - 1)], "each row is in one fold"),
     "a gradient times 3": ("gradient", lambda own: 3.0 * own, "of one convex function"),
-    "a loss of -1e9": ("terms", lambda own: np.r_[-1e9, own[1:]], "it says that none is below 0"),
+    "a loss of -1e9": ("terms", lambda own: np.r_[-1e9, own[1:]], "its own lower bound is 0"),
     "a short block": ("block", lambda own: own[:-1], "block"),
 }
 
