@@ -151,7 +151,7 @@ def test_names_that_are_twice_or_no_texts():
     assert_array_equal(model.coef_, lasso().fit(arrays, TARGETS).coef_)
     assert not hasattr(model, "feature_names_in_")
     frames = [pd.DataFrame(arrays[0]), pd.DataFrame(arrays[1])[[1, 0, 2, 3]]]
-    refused("other columns, and their names are no texts", lasso().fit, frames, TARGETS[:2])
+    refused("different columns, and without names that are texts", lasso().fit, frames, TARGETS[:2])
 
 
 def test_a_factor_finds_its_feature_by_name_or_pattern():
