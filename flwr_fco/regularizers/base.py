@@ -72,8 +72,8 @@ def fits(owner: object, prefix: str, sizes: tuple[int, ...], name: str, shape: t
 
 
 def outside(violation: float, scale: float, w: Array) -> float:
-    """Return inf if a violation is NaN or exceeds the rounding of quantities of this scale, else 0.0."""
-    return 0.0 if violation <= 16.0 * float(np.finfo(w.dtype).eps) * scale else math.inf
+    """Return inf if a violation is NaN or exceeds the rounding of a sum of quantities of this scale, else 0.0."""
+    return 0.0 if violation <= 16.0 * float(np.finfo(w.dtype).eps) * math.sqrt(w.size) * scale else math.inf
 
 
 def flat(array: Array, shape: tuple[int, ...]) -> Array:

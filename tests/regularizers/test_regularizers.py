@@ -87,8 +87,6 @@ def test_long_projections(n, dtype):
 
 
 def test_values_are_not_lost_to_overflow():
-    assert L2(1.0).value(np.full(4, 1e200)) == pytest.approx(2e200)
-    assert L2(1.0).value(np.full(4, 1e-200)) == pytest.approx(2e-200)
     assert_allclose(L2Ball(1.0).prox(np.full(4, 1e300), 1.0), 0.5)
     assert L2Ball(1.0).prox(np.array([-1e300, 0.0]), 1.0).tolist() == [-1.0, 0.0]
     assert L1Ball(1.0, np.array([0.0, 3.0])).prox(np.array([2.0, -2.037253404862695e37]), 1.0)[0] == 2.0
@@ -96,6 +94,7 @@ def test_values_are_not_lost_to_overflow():
     assert_allclose(L2(1.0).prox(np.full(4, 1e-200), 1e-200), 0.5e-200)
     psi = regularizers.GroupLasso(1.0, groups=[0, 0, 1, 1], weights=[1.0, 1.0])
     for size in (1e-200, 1e200):
+        assert L2(1.0).value(np.full(4, size)) == pytest.approx(2 * size, abs=0.0)
         p = psi.prox(size * np.array([30.0, 40.0, 3.0, 4.0]), 2.5 * size)
         assert_allclose(p, size * np.array([28.5, 38.0, 1.5, 2.0]))
     psi = regularizers.SparseGroupLasso(1.5e-323, [2, 1, 0, 2], 0.505804771783364, [0.0, 1.0, 1.0])
@@ -296,7 +295,7 @@ def test_a_point_out_of_a_constraint_has_an_infinite_value():
     for psi, inside, out in (
         (L1Ball(1.0), [0.5, -0.5], [0.5, -0.51]),
         (L2Ball(1.0), [0.6, -0.8], [0.6, -0.81]),
-        (Simplex(), [0.5, 0.5], [1.5, -0.5]),
+        (Simplex(), Simplex().prox(np.zeros(30_000), 0.0), [1.5, -0.5]),
         (Simplex(), [1.0, 0.0], [0.5, 0.4]),
         (Box(0.0, 1.0), [0.0, 1.0], [0.0, 1.1]),
     ):
