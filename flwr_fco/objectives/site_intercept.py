@@ -47,6 +47,7 @@ class Profiled(Coupled):
         self.weights = weights
         self.counts: Vector | float = 1.0 if counts is None else counts
         self.bounds = link.bounds
+        self.least = link.least
         self.targets = link.targets
         self._known: tuple[Scores, float] | None = None
 

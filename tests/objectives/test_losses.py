@@ -18,7 +18,7 @@ from flwr_fco.engines.minimise import minimise
 from flwr_fco.errors import ClientError
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import Linear, SquaredHinge, TraceRegression
-from flwr_fco.objectives.links import Link
+from flwr_fco.objectives.links import Link, Squares
 from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, FeDualEx, Steps
@@ -368,6 +368,7 @@ def test_a_value_is_the_least_over_the_intercept_whatever_the_scores(kind):
 def test_rows_that_tell_nothing_beside_their_own_intercept():
     X = np.random.default_rng(0).normal(size=(40, P))
     w = np.arange(P) * 1.0
+    assert SiteIntercept(Linear(type("Low", (Squares,), {"least": -1.0})(), X, X[:, 0])).least == -1.0
     for site in (SiteIntercept(Logistic(X, np.ones(len(X)), l2=0.5)), SiteIntercept(Poisson(X, 0.0 * X[:, 0], l2=0.5))):
         assert site.adds_nothing
         assert np.isinf(site.own_intercept(w))
