@@ -241,8 +241,8 @@ def blocks(
     """
     n, d = features.shape
     count = n if batch is None else batch.size
-    if batch is not None and count and (int(batch.min()) < 0 or int(batch.max()) >= n):
-        raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+    if batch is not None and count and (batch.dtype == np.bool_ or int(batch.min()) < 0 or int(batch.max()) >= n):
+        raise IndexError("a batch is row numbers 0 .. num_examples - 1; np.flatnonzero makes them of a mask")
     step = max(SMALLEST_BLOCK, BLOCK // (8 * max(d, 1)), least)
     # Of a sparse matrix a slice is a copy.
     if count <= step or not isinstance(features, np.ndarray):

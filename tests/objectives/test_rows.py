@@ -188,6 +188,7 @@ def test_wrong_vectors_and_batches_are_refused():
         for batch in ([0, 40], [-1]):
             for ask in (objective.gradient, objective.value_and_gradient):
                 refused("row number", ask, np.zeros(6), np.array(batch), kind=IndexError)
+        refused("of a mask", objective.value_and_gradient, np.zeros(6), np.ones(40, bool), kind=IndexError)
     for w, out in ((np.zeros(5), np.zeros(5)), (np.zeros(6), np.zeros(5))):
         refused("length", objective.add_gradient, w, None, 1.0, out, kind=ValueError)
 
