@@ -8,7 +8,12 @@ import sys
 import tomllib
 from types import SimpleNamespace
 
+import hypothesis
 import pytest
+
+# A first call compiles kernels, and other work on the machine takes time.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 #: The tests import what is there; read for doctests, it would be imported under a second name.
 collect_ignore = ["support"]

@@ -33,12 +33,10 @@ def test_every_graph_has_a_gossip_matrix_and_its_gap(graph):
 
 
 def test_closed_forms():
-    """Eigenvalues of the chain and the ring, the hub of the star; the paper's 0.987."""
+    """Eigenvalues of the chain and the ring, the hub of the star."""
     assert 1 - chain(16).spectral_gap == pytest.approx(1 / 3 + 2 / 3 * math.cos(math.pi / 16))
-    assert round(1 - chain(16).spectral_gap, 3) == 0.987
     assert 1 - ring(16).spectral_gap == pytest.approx(1 / 3 + 2 / 3 * math.cos(2 * math.pi / 16))
-    assert star(8).spectral_gap == pytest.approx(1 / 8)
-    assert complete(5).spectral_gap == 1.0
+    assert (star(8).spectral_gap, complete(5).spectral_gap) == (pytest.approx(1 / 8), 1.0)
     assert chain(16).mixing[0, :3].tolist() == [2 / 3, 1 / 3, 0.0]
     assert chain(2).mixing.tolist() == [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]
     swapping = Topology("swap", [[0.0, 1.0], [1.0, 0.0]])
@@ -48,8 +46,7 @@ def test_closed_forms():
 
 def test_named_graphs_are_those_of_networkx_and_lists_of_edges_too():
     for ours, theirs in ((ring(6), networkx.cycle_graph(6)), (star(6), networkx.star_graph(5))):
-        assert from_graph(theirs) == ours
-        assert hash(from_graph(theirs)) == hash(ours)
+        assert {from_graph(theirs)} == {ours}
     np.testing.assert_allclose(from_graph(networkx.path_graph(6)).mixing, chain(6).mixing, atol=1e-15)
     np.testing.assert_allclose(from_graph(networkx.complete_graph(6)).mixing, complete(6).mixing, atol=1e-15)
     edges = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 2)]
@@ -66,8 +63,7 @@ def test_named_graphs_are_those_of_networkx_and_lists_of_edges_too():
 def test_disagreement_of_rows():
     rows = np.random.default_rng(0).normal(size=(7, 5))
     spread = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-    assert topology.consensus_error(rows) == pytest.approx(math.sqrt((spread**2).mean()))
-    assert topology.consensus_error(rows + 3.0) == pytest.approx(topology.consensus_error(rows))
+    assert topology.consensus_error(rows + 3.0) == pytest.approx(math.sqrt((spread**2).mean()))
     assert topology.root_mean_square_norm(rows) == pytest.approx(math.sqrt((rows**2).sum() / 7))
 
 

@@ -158,7 +158,7 @@ class Cone(Quadratic):
         return v.copy() if self._distance(w) < 1.0 else (v - (unit @ v) * unit) / self._distance(w)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.floats(-50, 50), min_size=3, max_size=3))
 def test_newton_goes_on_along_a_direction_without_curvature(minimiser):
     """Seen from far away the gradient is such a direction, to the last bit where it is an axis."""

@@ -517,7 +517,7 @@ shapes = st.lists(st.lists(st.integers(1, 30), min_size=2, max_size=4).map(tuple
 
 
 @given(shapes, st.floats(0.01, 1.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_share_is_allotted_to_the_entry(shapes, density):
     sizes = [math.prod(shape) for shape in shapes]
     counts = erdos_renyi(shapes, density)
@@ -576,7 +576,7 @@ def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @given(values=st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=40), share=st.floats(0.0, 1.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_kth_largest_is_that_of_a_sort(dtype, values, share):
     """With ties, where the values are repeated up to the size from which on it is found otherwise."""
     for size in (len(values), _LONG + 11):
@@ -593,7 +593,7 @@ def rms_singular_value(w):
 
 
 @given(st.lists(st.sampled_from([1e-6, 0.1, 0.3, 1.0, 10.0]), min_size=3, max_size=3), st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_cutting_weakens_no_array_below_the_gain_of_initial_weights(scale, count):
     rng = np.random.default_rng(5)
     dual = rng.standard_normal(LAYOUT.size)
