@@ -48,13 +48,13 @@ _FLOOR = 0.5
 _SURE = 0.5
 
 
-def rounds_of(rounds: int | None, num_rounds: int | None) -> int:
+def rounds_of(end: Density, num_rounds: int | None) -> int:
     """Return in how many rounds the density falls to the one that is asked for.
 
     Parameters
     ----------
-    rounds : int or None
-        What the user says; None: three quarters of the rounds of the run.
+    end : Density
+        The user's, which may say it; otherwise it is three quarters of the rounds of the run.
     num_rounds : int or None
         Of the run; None if unknown.
 
@@ -63,12 +63,12 @@ def rounds_of(rounds: int | None, num_rounds: int | None) -> int:
     ConfigurationError
         If neither is known.
     """
-    if rounds is None and num_rounds is None:
-        raise ConfigurationError(
-            "density=... without `start`: the number of rounds is not known; give Density(..., rounds=...)"
-        )
+    if end.rounds is None and num_rounds is None:
+        prefix = f"density={end.share:g} without this package's `start`, as in one of your own"
+        advice = f"the number of rounds is not known; give density=Density({end.share:g}, rounds=...)"
+        raise ConfigurationError(f"{prefix}: {advice}")
     # Rounded up: of three rounds the last one is the first with the density that is asked for.
-    return rounds or max(1, -(-3 * (num_rounds or 0) // 4))
+    return end.rounds or max(1, -(-3 * (num_rounds or 0) // 4))
 
 
 def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
@@ -371,7 +371,7 @@ class SparseDualAveraging(DualAveraging):
     def setting(self, given: Setting, state: DualState | None) -> Setting:
         """Return psi of the state: at most as many entries that are not 0 as the round is to have."""
         number, dual = (0.0, None) if state is None else (state.elapsed, state.dual)
-        way = min(1.0, number / rounds_of(self._end.rounds, given.num_rounds))
+        way = min(1.0, number / rounds_of(self._end, given.num_rounds))
         psi = psi_of(given.layout, given.regularizer, self._end.share, way, self._scope, dual)
         return given._replace(regularizer=psi)
 

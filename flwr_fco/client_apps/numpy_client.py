@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -128,5 +128,6 @@ def _answer(message: Message, records: dict[str, Any], number: int, metrics: Map
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in metrics.items()}
     # The sign makes a number of a truth value, which no record takes.
     numbers = {name: +value for name, value in plain.items() if isinstance(value, int | float)}
+    texts = ConfigRecord({name: value for name, value in plain.items() if isinstance(value, str | bytes)})
     record = MetricRecord({**numbers, "num-examples": int(number)})
-    return Message(RecordDict({**records, "metrics": record}), reply_to=message)
+    return Message(RecordDict({**records, "metrics": record, "config": texts}), reply_to=message)

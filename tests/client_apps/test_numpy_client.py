@@ -31,7 +31,7 @@ SEEN = []
 class NumPyClient(flower.NumPyClient):
     def fit(self, parameters, config):
         SEEN.append(dict(config))
-        return halfway(parameters), 10, {"train_loss": 0.5, "note": "text"}
+        return halfway(parameters), 10, {"note": "0.5"}
 
     def evaluate(self, parameters, config):
         return 0.25, 10, {"accuracy": 0.5}
@@ -45,7 +45,7 @@ class Client(flower.Client):
     def fit(self, ins):
         SEEN.append(dict(ins.config))
         arrays = common.ndarrays_to_parameters(halfway(common.parameters_to_ndarrays(ins.parameters)))
-        return common.FitRes(self.good, arrays, 10, {"train_loss": 0.5})
+        return common.FitRes(self.good, arrays, 10, {"note": "0.5"})
 
     def evaluate(self, ins):
         return common.EvaluateRes(self.good, 0.25, 10, {"accuracy": 0.5})
@@ -54,12 +54,12 @@ class Client(flower.Client):
 @pytest.mark.parametrize("made", [NumPyClient, lambda: NumPyClient().to_client(), lambda: Client().to_client()])
 def test_a_client_of_the_earlier_interface_trains_and_evaluates(made):
     SEEN.clear()
-    result = go(made(), train_config=(config := ConfigRecord({"lr": 0.1})))
-    assert dict(config) == {"lr": 0.1}
+    texts = {"train_metrics_aggr_fn": lambda contents, _: {"train_loss": float(contents[0]["config"]["note"])}}
+    result = go(made(), texts, train_config=(config := ConfigRecord({"lr": 0.1})))
     np.testing.assert_allclose(result.arrays["a"].numpy(), (1 - 0.5**8) * TARGETS[0])
     assert result.train_metrics_clientapp[8]["train_loss"] == 0.5
     assert [result.evaluate_metrics_clientapp[8][name] for name in ("loss", "accuracy")] == [0.25, 0.5]
-    assert SEEN[0] == {"lr": 0.1, "server-round": 1, "server_round": 1}
+    assert (dict(config), SEEN[0]) == ({"lr": 0.1}, {"lr": 0.1, "server-round": 1, "server_round": 1})
     assert np.count_nonzero(go(made(), {**DENSE, "density": 0.4}).arrays["a"].numpy()) == 12
 
 
