@@ -51,12 +51,16 @@ def load_client(partition_id: int, l2: float = L2) -> Logistic:
 
 def load_file(path: str) -> Logistic:
     """Return the loss of the patients of a CSV with scikit-learn's names of the measurements and ``benign``, 1 or 0."""
-    names = load_breast_cancer().feature_names
+    names = load_breast_cancer().feature_names.tolist()
     # Excel begins a file with a byte order mark.
     with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
-    # By name: the columns of a file may come in any order.
-    measurements = np.array([[float(row[name]) for name in names] for row in rows]).reshape(-1, len(names))
+        table = csv.DictReader(file)
+        lacks = [name for name in (*names, "benign") if name not in (table.fieldnames or ())]
+        if lacks:
+            raise ValueError(f"the file lacks the columns {lacks[:5]}; expected a line of names, with commas")
+        rows = list(table)
+    # By name: the columns of a file may come in any order. An empty cell is an error that says where.
+    measurements = np.array([[float(row[name] or "nan") for name in names] for row in rows]).reshape(-1, len(names))
     return Logistic(scaled(measurements), [float(row["benign"]) for row in rows], intercept=False, l2=L2)
 
 

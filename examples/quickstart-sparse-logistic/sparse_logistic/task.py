@@ -33,9 +33,14 @@ def load_client(context: Context) -> tuple[np.ndarray, np.ndarray]:
     if path is not None:
         # Excel begins a file with a byte order mark.
         with open(str(path), encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-        # By name: the columns of a file may come in any order.
-        table = np.reshape([float(row[name]) for row in rows for name in (*names, "benign")], (-1, len(names) + 1))
-        return table[:, :-1], table[:, -1]
+            table = csv.DictReader(file)
+            lacks = [name for name in (*names, "benign") if name not in (table.fieldnames or ())]
+            if lacks:
+                raise ValueError(f"the file lacks the columns {lacks[:5]}; expected a line of names, with commas")
+            rows = list(table)
+        # By name: the columns of a file may come in any order. An empty cell is an error that says in which.
+        numbers = [float(row[name] or "nan") for row in rows for name in (*names, "benign")]
+        patients = np.reshape(numbers, (-1, len(names) + 1))
+        return patients[:, :-1], patients[:, -1]
     own = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
     return features[own], labels[own]

@@ -31,7 +31,11 @@ def load_file(path: str) -> Logistic:
     """Return the loss on the documents of a CSV with the columns ``text`` and ``label``, which is 0 or 1."""
     # Excel begins a file with a byte order mark.
     with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
+        table = csv.DictReader(file)
+        lacks = [name for name in ("text", "label") if name not in (table.fieldnames or ())]
+        if lacks:
+            raise ValueError(f"the file lacks the columns {lacks[:5]}; expected a line of names, with commas")
+        rows = list(table)
     if not rows:
         raise ValueError(f"{path} has no documents")
     labels = [float(row["label"]) for row in rows]
