@@ -563,7 +563,7 @@ def check_private(options: Any) -> None:
         "min_replies=1": options.participation.min_replies == 1,
         'output="last" or Average()': options.output not in ("shadow", "ergodic"),
         'client="composite"': not options._unmodified,
-        "train_metrics_aggr_fn=None": options.train_metrics_aggr_fn is None,
+        "train_metrics_aggr_fn=None": options.train_metrics_aggr_fn in options._means,
     }
     missing = [text for text, there in needed.items() if not there]
     if missing:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import (
@@ -159,6 +160,9 @@ class Options(FedAvg):
     #: The client rate of theory, which ``client_lr="auto"`` takes; one of `RATES` in questions.py.
     theory: ClassVar[str] = "1/(4 L)"
 
+    #: Functions of metrics that stand for the mean of this package; FedAvg has one, which hooks copied from it call.
+    _means: ClassVar[tuple[Any, ...]] = (None, aggregate_metricrecords)
+
     #: What follows from a strategy's options: whether the clients are ClientApps of FedAvg, which do not know psi; the
     #: density, if there is one; and on what psi acts.
     _unmodified: ClassVar[bool] = False
@@ -269,7 +273,7 @@ def text_of(made: Any) -> str:
 def _is_default(option: Field[Any], value: Any) -> bool:
     default = option.default if option.default_factory is MISSING else option.default_factory()
     try:
-        return value is default or bool(value == default)
+        return value is default or value is aggregate_metricrecords or bool(value == default)
     except ValueError:  # arrays compare element by element
         return False
 

@@ -70,7 +70,7 @@ class CompositeStrategy(Options):
     def __post_init__(self) -> None:
         self._check()
         # Flower's has defaults of its own, and warns about a fraction of 0.0, which is deliberate here.
-        own = dict(self.__dict__)
+        own = {name: value for name, value in vars(self).items() if value is not None}
         FedAvg.__init__(self)
         self.__dict__.update(own)
 
@@ -418,7 +418,7 @@ class CompositeStrategy(Options):
         """Return the clients' metrics of a round, by the user's function or as weighted means."""
         if not good:
             return {}
-        if function is not None:
+        if function and function not in self._means:
             contents = [encode_uplink(c) if isinstance(c, Uplink) else c for c in (reply.content for reply in good)]
             who = f"{getattr(function, '__name__', repr(function))}, which averages the clients' metrics,"
             return {**metrics_of(function(contents, self.weighted_by_key), who, " or a dict of numbers")}

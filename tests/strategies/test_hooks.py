@@ -222,12 +222,10 @@ def test_flowers_privacy_wrappers_do_as_around_fed_avg_or_are_refused(name):
         np.random.seed(0)  # noqa: NPY002 (Flower's noise is drawn from it)
         seen = []
         own = getattr(flowers, name)(inner, *WRAPPERS[name])
-        app = moving_app(seen, metrics={"norm_bit": 1.0})
-        result = simulated(own, app, 3, initial_arrays={"w": np.zeros((6, 5))})
+        result = simulated(own, moving_app(seen, metrics={"norm_bit": 1.0}), 3, initial_arrays={"w": np.zeros((6, 5))})
         return [*seen[::NODES], w_of(result)]
 
-    ours = models(FedDualAvg(**DENSE))
-    theirs = models(FedAvg(fraction_evaluate=0.0))
+    ours, theirs = map(models, (FedDualAvg(**DENSE), FedAvg(fraction_evaluate=0.0)))
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     refused("privacy claim", models, FedDualAvg(**DENSE, density=Density(0.3, rounds=2)))
 
@@ -302,6 +300,9 @@ class Momentum:
         arrays, metrics = super().aggregate_train(server_round, ours[1:] if server_round == 3 else ours)
         self.velocity = 0.5 * self.velocity + arrays["w"].numpy() - self.before
         return arrays_of({"w": self.before + self.velocity}), metrics
+
+    def aggregate_evaluate(self, server_round, replies):
+        return self.evaluate_metrics_aggr_fn([each.content for each in replies], self.weighted_by_key)
 
 
 @pytest.mark.parametrize("key", ["num-examples", "rows"])
