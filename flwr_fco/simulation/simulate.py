@@ -194,9 +194,9 @@ def simulate(
 
 
 def _as_array(name: str, array: Any) -> Array:
-    # Flower takes arrays and tensors, not NumPy's scalars, which have a shape too.
+    # Flower takes NumPy's arrays and tensors, none of JAX, and no scalars.
     try:
-        plain = array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array)
+        plain = array if hasattr(array, "detach") else np.asarray(array)
         return array if isinstance(array, Array) else Array(plain)
     except (TypeError, ValueError) as error:
         prefix = f"array {name!r} is {getattr(array, 'dtype', short(array))}, which Flower cannot send ({error})"

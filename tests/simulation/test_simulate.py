@@ -55,7 +55,7 @@ def test_no_client_can_touch_what_another_is_sent_or_what_it_has_replied():
         kept.append(reply)
         return Message(reply, reply_to=message)
 
-    given = {"initial_arrays": {"w": np.zeros(2)}, "train_config": ConfigRecord({"list": [1, 2]})}
+    given = {"initial_arrays": {"w": memoryview(np.zeros(2))}, "train_config": ConfigRecord({"list": [1, 2]})}
     result = simulated(FedAvg(fraction_evaluate=0.0), app, 1, num_nodes=3, **given)
     assert seen == [([0.0, 0.0], {"list": [1, 2], "server-round": 1})] * 3
     np.testing.assert_array_equal(result.arrays["w"].numpy(), np.ones(2))
