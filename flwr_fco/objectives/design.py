@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -59,6 +60,10 @@ def as_rows(features: Any, name: str = "features") -> Features:
     refuse_text(features, name)
     _refuse_masked(features, name)
     given: Any = _in_rows(features, name) if is_sparse(features) else np.asarray(features)
+    if given.dtype == object and hasattr(features, "columns"):
+        # A frame of numbers beside booleans, as of pandas.get_dummies, or of numbers that could be missing.
+        with suppress(TypeError, ValueError):
+            given = given.astype(np.float64)
     if given.dtype.kind not in "fiub":
         advice = "Encode texts, categories or dates as numbers, the same way on every client, or leave them out"
         raise ConfigurationError(f"{name} have dtype {given.dtype}; expected numbers. {advice}")

@@ -1,6 +1,7 @@
 """What becomes of users' rows, dense and sparse, and what is no data of a loss: it is refused in words."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import as_users_bring_them, refused, rows
@@ -19,7 +20,7 @@ FORMS = {
     "lil": sparse.lil_matrix,
     "messy": as_users_bring_them,
     "int64 indices": lambda m: sparse.csr_array((m.data, m.indices.astype(int), m.indptr.astype(int)), m.shape),
-    "pandas": lambda m: pytest.importorskip("pandas").DataFrame.sparse.from_spmatrix(sparse.csr_matrix(m)),
+    "pandas": lambda m: pd.DataFrame.sparse.from_spmatrix(sparse.csr_matrix(m)),
 }
 
 
@@ -47,6 +48,7 @@ def test_rows_in_order_are_used_as_they_are_and_flags_are_not_believed(tmp_path)
     for dtype in (np.int32, np.bool_, np.float16, ">f8", ">f4"):
         assert as_rows(np.eye(2, dtype=dtype)).dtype == np.float64
         assert_array_equal(as_rows(np.eye(2, dtype=dtype)), np.eye(2))
+    assert as_rows(pd.DataFrame({"a": [1.5], "b": [True], "c": pd.array([2], "Int64")})).tolist() == [[1.5, 1.0, 2.0]]
     matrix = np.ones((3, 2, 2))
     assert np.shares_memory(as_rows(matrix), matrix)
     assert (as_rows(matrix).shape, as_rows(matrix).flags.writeable, matrix.flags.writeable) == ((3, 4), False, True)
