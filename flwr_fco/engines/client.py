@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 
 from flwr_fco.algorithms.contract import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Moved, Sent, Step
-from flwr_fco.core.layout import SparseVector, Vector, dense
+from flwr_fco.core.layout import SparseVector, Vector, dense, is_shorter
 from flwr_fco.core.validation import short
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense
@@ -440,7 +440,7 @@ def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | N
     plan = downlink.plan
     allowed = plan.options.get("sparse_wire", True) and not plan.sends_every_step
     shard = shard_of(plan, objective) if allowed else None
-    if shard is None or not shard.is_short(plan):
+    if shard is None or not is_shorter(shard.indices.size, plan.layout.size):
         return None
     remembered: Any = {} if memory is None else memory
     same = (isinstance(own, SparseVector) and np.array_equal(own.indices, shard.indices) for own in remembered.values())

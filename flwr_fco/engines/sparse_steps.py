@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import SparseVector, Vector, is_shorter
+from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.kernels.dual_averaging import NOTHING, lazy_dual_averaging
 from flwr_fco.kernels.prox import grouped, separable
@@ -66,15 +66,7 @@ class Shard:
 
     def sparse(self, values: Vector, plan: Plan) -> SparseVector:
         """Return values at the shard's coordinates as a sparse vector of the model's length."""
-        return SparseVector(self._int32_indices, values, plan.layout.size)
-
-    def is_short(self, plan: Plan) -> bool:
-        """Whether sending the shard's coordinates takes fewer bytes than sending all coordinates."""
-        return is_shorter(self.indices.size, plan.layout.size)
-
-    @cached_property
-    def _int32_indices(self) -> NDArray[np.int32]:
-        return self.indices.astype(np.int32)
+        return SparseVector(self.indices.astype(np.int32), values, plan.layout.size)
 
     def retrieve(self, z: Vector, t: float, on: Any = slice(None), psi: bool = True) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
