@@ -260,7 +260,7 @@ class Client:
             return None
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
         examples = self._check(down, objective)
-        if "block" in method.discloses and not down.numbers.get("validate"):
+        if "block" in method.discloses:
             sets = ("wanted",) if isinstance(method, NewtonPath) else ("working-set", "primal")
             self.limits.check_blocks(down, sets)
         if plan.layout.passed_through:

@@ -291,7 +291,7 @@ def test_a_hessian_block_is_refused_by_its_entries_before_it_is_computed(limit, 
     """Of 2,500 columns 3,126,250 numbers, in the place of the 2,500 of the model."""
     server, asked = wide(limit)
     said = rf"Hessian blocks: 3.12875e\+06 numbers; .* max_parameters={re.escape(f'{limit:g}')}"
-    refused(said, ask_for_blocks, server, sets)
+    refused(said, ask_for_blocks, server, sets, validate=1.0)
     assert asked == []
     ask_for_blocks(server, {name: min(columns, 100) for name, columns in sets.items()})
     refused("Hessian blocks", ask_for_blocks, server, sets)
