@@ -512,8 +512,6 @@ class PrivateMean:
 
     def epsilon(self) -> float:
         """Return epsilon after the rounds so far, at the privacy's delta; infinite if anybody can draw the noise."""
-        if self.round == 0:
-            return 0.0
         if self.privacy.noise_seed is not None:
             return math.inf
         return self.accountant.epsilon(self.multiplier, self.round, self.privacy.delta)

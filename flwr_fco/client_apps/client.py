@@ -409,8 +409,7 @@ class Client:
         objective.take_training_loss()
         if asked.kind == "smoothness" and self._limits_rows:
             # Constants of batches are the longest row's. No sum over a batch curves more than that over all rows.
-            rows = objective.num_examples
-            larger = rows / min(batch or rows, rows)
+            larger = max(1.0, objective.num_examples / (batch or math.inf))
             bounds = {name: larger * answer.numbers[name] for name in ("l2", "l1")}
             answer = answer._replace(numbers={**answer.numbers, **bounds})
         if kind.division is not None and self._limits_rows:

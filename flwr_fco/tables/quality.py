@@ -342,7 +342,9 @@ def division_of_curves(question: Question, objective: Objective) -> tuple[bytes,
     """Return how the rows are divided by group and by time, and the rows of each part: of those that end or enter."""
     times, group = _asked(question, objective)
     own: Any = objective
-    numbers = [np.searchsorted(times, at) * 2 + group for at in (own.times, own.link.of_row.entry)]
+    # Who enters at a time is not at risk before it.
+    ends, enters = np.searchsorted(times, own.times), np.searchsorted(times, own.link.of_row.entry, "right")
+    numbers = [ends * 2 + group, enters * 2 + group]
     parts = [np.flatnonzero(each == part) for each in numbers for part in np.unique(each)]
     return repr(sorted(question.numbers.items())).encode(), parts
 
