@@ -96,6 +96,12 @@ class ClientApp(TaskApp):
         answering = _Answering(Limits() if limits is None else limits, _of_a_loop(disclosure))
         own = [*checked_mods(mods), answering]
         super().__init__(own if disclosure is None else [partial(answered, disclosure), *own])
+        self.query("question")(_no_answer)
+
+
+def _no_answer(message: Message, context: Context) -> Message:
+    prefix = "a loop of one's own answers no questions, such as those of client_lr='auto' and certificate_every"
+    raise ConfigurationError(f"{prefix}. Leave them out on the server, or {_INSTEAD}")
 
 
 class _Answering(NamedTuple):

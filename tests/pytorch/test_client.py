@@ -168,6 +168,7 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="join
     [
         (FeDualEx(regularizer=L1(0.1), client_lr=0.1), {}, f"'dual_extrapolation' has no optimiser{OBJECTIVE}"),
         (plain(output="shadow"), {}, f"asks for all local points{OBJECTIVE}"),
+        (plain(client_lr="auto"), {}, f"answers no questions, such as those of client_lr='auto'{OBJECTIVE}"),
         (plain(mirror_map=PNorm(4.0)), {}, rf"mirror_map=PNorm\(p=4.0{OBJECTIVE}"),
         (plain(**JOINT), {}, rf"scope='joint': HardSparsity\(count=2\) of all arrays together{OBJECTIVE}"),
         (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp.*import ClientApp`$"),

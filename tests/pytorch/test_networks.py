@@ -23,8 +23,7 @@ from flwr_fco.strategies import Bounds, Epochs, FedDAGT, FedDualAvg, Steps
 from flwr_fco.torch import ClientApp
 
 STEPS = TRAIN // NODES // BATCH
-OFF = {"fraction_evaluate": 0.0}
-LOOPS = {"bounds": Bounds(own_loops=True)}
+OFF, LOOPS = {"fraction_evaluate": 0.0}, {"bounds": Bounds(own_loops=True)}
 
 
 def unmodified(**options):
