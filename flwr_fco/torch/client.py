@@ -178,6 +178,13 @@ class LocalTraining:
         Momentum of the local steps, as in `torch.optim.SGD`; only for dual averaging strategies without a tracker. It
         restarts in every round.
 
+    Attributes
+    ----------
+    work : Work
+        What the strategy requests for this round; your training loop may differ from it.
+    server_round : int
+        The round, from 1; in round 0 some strategies collect initial gradients.
+
     Raises
     ------
     ConfigurationError
@@ -205,7 +212,8 @@ class LocalTraining:
         self._limits = limits
         self._stack = ExitStack()
         self._trained = False
-        self._round, self._downlink = task_of(message, limits, as_sent=True)
+        self.server_round, self._downlink = task_of(message, limits, as_sent=True)
+        self.work: Work = self._downlink.local_work
         self._message = message
         self._context = context
         plan = self._downlink.plan
@@ -228,16 +236,6 @@ class LocalTraining:
         if momentum and (tracked or self._kind is not optim.DualAveraging):
             prefix = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{prefix}; the server's momentum is server_momentum")
-
-    @property
-    def work(self) -> Work:
-        """The work that the strategy requests for this round; your training loop may differ from it."""
-        return self._downlink.local_work
-
-    @property
-    def server_round(self) -> int:
-        """The round, from 1; in round 0 some strategies collect initial gradients."""
-        return self._round
 
     @property
     def optimizer(self) -> optim.CompositeOptimizer:
@@ -267,7 +265,7 @@ class LocalTraining:
         optimizer.start_from(plan.layout.views(self._start), elapsed=downlink.elapsed, single=self._single)
         if isinstance(optimizer, optim.DualAveraging) and np.any(self._shift):
             optimizer.set_shift(plan.layout.views(self._shift))
-        rng = random_generator(plan.seed, self._round, partition_of(self._context))
+        rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
         seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
@@ -320,7 +318,7 @@ class LocalTraining:
         if downlink.stamp is not None:
             sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
             after = self._method.remember(downlink, self._state, sent, moved.elapsed)
-        up = as_it_leaves(self._context, self._round, downlink, self._state, up, after)
+        up = as_it_leaves(self._context, self.server_round, downlink, self._state, up, after)
         return Message(encode_uplink(up), reply_to=self._message)
 
 

@@ -200,7 +200,8 @@ class TorchObjective(Objective):
                 dense = [part.to_dense() if part.is_sparse else part for part in found]
                 slopes = torch.cat([part.reshape(-1).to(first.device) for part in dense]).to(wide)
                 total = slopes if share == 1.0 else total + share * slopes
-                value = loss.detach() if share == 1.0 else value + share * loss.detach().to(wide)
+                own = loss.detach().to(wide)
+                value = own if share == 1.0 else value + share * own
         self._losses.append(value)
         for block in self._ascending:
             total[block].neg_()
@@ -226,10 +227,8 @@ class TorchObjective(Objective):
 
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
-        losses = self._losses
-        self._losses = []
-        wide = widest_dtype(self._parameters[0])
-        return float(torch.stack([loss.to(wide) for loss in losses]).mean()) if losses else None
+        losses, self._losses = self._losses, []
+        return float(torch.stack(losses).mean()) if losses else None
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield the row numbers that any other objective yields for this generator, with a seed from a child of it."""

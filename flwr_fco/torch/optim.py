@@ -168,21 +168,15 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return [p.detach().to(widest_dtype(p), copy=True) for p in group["params"]]
 
     def _descend(self, group: Group, vectors: list[Tensor], lr: float) -> None:
-        """Take a step against the gradients: v <- v - lr g."""
-        having = [(vector, p) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
-        if having:
-            targets, parameters = zip(*having, strict=True)
-            torch._foreach_add_(list(targets), [self._direction(group, p) for p in parameters], alpha=-lr)
-
-    def _direction(self, group: Group, p: Tensor) -> Any:
-        """Return the direction that a step follows for a parameter: its gradient, or its velocity."""
-        gradient: Any = p.grad
-        if not group.get("momentum"):
-            return gradient
-        # As in SGD, the first gradient is the first velocity.
-        before = self.state[p].get("velocity", torch.zeros_like(gradient)).to(gradient.device)
-        self.state[p]["velocity"] = before.mul_(group["momentum"]).add_(gradient)
-        return self.state[p]["velocity"]
+        """Take a step against the gradients, or with momentum the velocities that they make: v <- v - lr g."""
+        for p, vector in zip(group["params"], vectors, strict=True):
+            direction = p.grad
+            if direction is not None and group.get("momentum"):
+                # As in SGD, the first gradient is the first velocity.
+                before = self.state[p].get("velocity", torch.zeros_like(direction)).to(direction.device)
+                direction = self.state[p]["velocity"] = before.mul_(group["momentum"]).add_(direction)
+            if direction is not None:
+                vector.add_(direction, alpha=-lr)
 
     def _write(self, group: Group, time: float, vectors: list[Tensor], moved: list[Tensor] | None = None) -> None:
         """Set a group's parameters to prox(vectors + moved, time); its maps are kept as long as they fit."""
