@@ -276,13 +276,14 @@ def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
         The replies that count.
     """
     counts: dict[str, Any] = {"bytes-down": run.current.bytes_down}
-    if run.current.form is not None:
-        model = sum(len(array.data) for array in run.arrays.values())
+    if run.options._unmodified or run.current.form is not None:
         counts["bytes-up"] = sum(bytes_in(reply.content) for reply in good)
-        counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
     else:
         held = [vectors for reply in good for vectors in (reply.value.vectors, reply.value.pass_through)]
         counts["bytes-up"] = sum(part.nbytes for vectors in held for part in vectors.values())
+    if run.current.form is not None:
+        model = sum(len(array.data) for array in run.arrays.values())
+        counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
     if capped := [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]:
         counts["num-capped"] = sum(value > 0.0 for value in capped)
     return counts

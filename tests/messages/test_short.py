@@ -283,7 +283,7 @@ def length(record):
 
 def test_a_run_says_what_it_costs_and_ends_near_that_of_whole_messages():
     found, own, result = run()
-    whole, _, _ = run(wire=FedDualAvg().wire)
+    whole, _, plain = run(wire=FedDualAvg().wire)
     for name in ("bn.running_mean", "bn.num_batches_tracked", "frozen"):
         np.testing.assert_array_equal(found[name], whole[name])
     np.testing.assert_array_equal(found["frozen"], START["frozen"])
@@ -291,8 +291,8 @@ def test_a_run_says_what_it_costs_and_ends_near_that_of_whole_messages():
     assert sum(np.count_nonzero(found[n]) for n in ("conv", "hidden", "head")) == round(0.2 * (72 + 2160 + 600))
     kept = np.concatenate([np.ravel((found[n] != 0) == (whole[n] != 0)) for n in ("conv", "hidden", "head")])
     assert kept.mean() > 0.97
-    last = result.train_metrics_clientapp[12]
-    assert last["bytes-fedavg"] == 8 * length(arrays_of(START))
+    last, all_of_it = (each.train_metrics_clientapp[12] for each in (result, plain))
+    assert last["bytes-fedavg"] == all_of_it["bytes-down"] + all_of_it["bytes-up"] == 8 * length(arrays_of(START))
     assert last["bytes-down"] + last["bytes-up"] < last["bytes-fedavg"] / 2.5
     said = dict(own.describe())["Short messages"]
     assert "int8 down, int8 up" in said
