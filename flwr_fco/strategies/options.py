@@ -295,6 +295,7 @@ aggregation="median", "geometric-median" or Trimmed(...) | num_nodes_to_select n
 aggregation="median", "geometric-median" or Trimmed(...) | first_aggregation_rule aggregation_rule_kwargs
 participation=Participation(min_replies=...) | accept_failures min_replies
 participation=Participation(min_replies=...) | min_completion_rate_fit min_completion_rate_evaluate
+density=, the share of weights that are not 0 | sparsity sparsity_ratio keep_ratio pruning_ratio
 work=Steps(...) or work=Epochs(...) | local_steps local_epochs epochs batch_size
 bounds=Bounds(...) | max_ratio max_share rows max_increment_norm own_loops
 regularizer=L1(...) | l1 alpha lambda_ strength penalty
