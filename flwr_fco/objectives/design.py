@@ -292,29 +292,28 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
 
 def moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
     """Return mean, variance and fourth central moment of each column, by shares of the rows of sum 1, shape (n,)."""
-    means, variances, fourth = (np.zeros(features.shape[1]) for _ in range(3))
+    means, sums = np.zeros(features.shape[1]), np.zeros((3, features.shape[1]))
     for rows, block in blocks(features):
         means += shares[rows] @ block
     for rows, block in blocks(features):
-        second, higher = _powers(block, means, shares[rows])
-        variances += second
-        fourth += higher
-    return means, variances, fourth
+        sums += _powers(block, means, shares[rows])
+    # Of a constant column rounding of the mean would be left, which grows with the rows.
+    return means + sums[0], np.maximum(sums[1] - np.square(sums[0]), 0.0), sums[2]
 
 
-def _powers(block: Any, means: Vector, shares: Vector) -> tuple[Vector, Vector]:
-    """Return the sums of squares and of fourth powers of the columns' deviations from their means, by shares."""
+def _powers(block: Any, means: Vector, shares: Vector) -> NDArray[np.float64]:
+    """Return the sums of the columns' deviations from their means, of squares and of fourth powers, by shares."""
     if isinstance(block, np.ndarray):
         # A power of an array takes a hundred times as long as its square.
-        raised = np.square(block - means)
-        return np.asarray(shares @ raised), np.asarray(shares @ np.square(raised, out=raised))
+        raised = block - means
+        return np.array([shares @ (np.square(raised, out=raised) if power else raised) for power in range(3)])
     each = np.repeat(shares, np.diff(block.indptr))
     at = block.indices
     # What is not stored is 0.
     absent = np.where(np.bincount(at, minlength=means.size) < block.shape[0], 1.0, 0.0)
     absent *= np.maximum(shares.sum() - np.bincount(at, each, means.size), 0.0)
-    second, fourth = (np.bincount(at, each * (block.data - means[at]) ** power, means.size) for power in (2, 4))
-    return second + absent * means**2, fourth + absent * means**4
+    apart = block.data - means[at]
+    return np.array([np.bincount(at, each * apart**k, means.size) + absent * (-means) ** k for k in (1, 2, 4)])
 
 
 def deviations(features: Features) -> Vector:

@@ -24,7 +24,7 @@ from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Described, Node, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
-from flwr_fco.objectives.design import dense
+from flwr_fco.objectives.design import dense, moments
 from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Bounds, FedNewton
@@ -81,8 +81,9 @@ def within(objective: Objective, variances: Vector) -> Vector:
     if not isinstance(objective, CoxRegression) or not (codes := objective.link.of_row.strata).any():
         return variances
     rows = dense(objective.features)
-    parts = [(np.count_nonzero(codes == code), rows[codes == code].var(axis=0)) for code in np.unique(codes)]
-    return np.asarray(sum(count * own for count, own in parts) / codes.size)
+    counts = np.bincount(codes)
+    parts = [count * moments(rows[codes == code], np.full(count, 1.0 / count))[1] for code, count in enumerate(counts)]
+    return np.asarray(sum(parts) / codes.size)
 
 
 @answers_to("centred")

@@ -718,20 +718,22 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
     assert far.overall["Brier"] == pytest.approx(near.overall["Brier"], abs=1e-7)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, 1e3, 1e6])
-def test_a_constant_column_gets_0_and_is_named(value):
+@pytest.mark.parametrize(("value", "copies"), [(0.0, 1), (1e3, 1), (1e6, 1), (7.123, 60)])
+def test_a_constant_column_gets_0_and_is_named(value, copies):
+    """Also where a mean of many rows is rounded."""
     wide = np.c_[ROWS, np.full(120, value)]
     for model, targets in (
         (tables.FederatedCoxRegression(), TIMES),
         (FederatedLasso(0.0), SCORES),
         (FederatedLogisticRegression(1.0, penalty_factor=[1, 1, 1, 0]), LABELS),
     ):
+        more, fewer, y = ([np.concatenate([own] * copies) for own in parts(each)] for each in (wide, ROWS, targets))
         with pytest.warns(UserWarning, match=r"x3: constant at .*nothing is known of its coefficient"):
-            model.fit(parts(wide), parts(targets))
-        plain = clone(model).set_params(penalty_factor=None).fit(parts(ROWS), parts(targets))
+            model.fit(more, y)
+        plain = clone(model).set_params(penalty_factor=None).fit(fewer, y)
         assert_allclose(np.ravel(model.coef_), [*np.ravel(plain.coef_), 0.0], atol=1e-6)
         assert_allclose(model.predict(wide), plain.predict(ROWS), atol=1e-6)
-        refused("no intervals: x3: constant at", model.fit, parts(wide), parts(targets), intervals=True)
+        refused("no intervals: x3: constant at", model.fit, more, y, intervals=True)
     with warnings.catch_warnings(action="error"):
         # A penalised column is 0 anyway.
         assert FederatedLasso(0.1).fit(parts(wide), parts(SCORES)).coef_[3] == 0.0
