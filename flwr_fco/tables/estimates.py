@@ -376,16 +376,17 @@ def _remaining(sums: Sums, loss: float) -> float:
 def invertible(hessian: Matrix, names: Sequence[str]) -> Matrix:
     """Return the inverse; columns that keep it from being one are named."""
     units = np.sqrt(np.diag(hessian))
-    _refuse(units == 0.0, names, "is 0 at all sites, or its curvature is")
+    refuse(units == 0.0, names, "is 0 at all sites, or its curvature is")
     found = inverse_of(hessian)
     if found is None:
         _, vectors = np.linalg.eigh(hessian / np.outer(units, units))
         largest = np.abs(vectors[:, 0]) > 0.1 * np.abs(vectors[:, 0]).max()
-        _refuse(largest, names, "is linearly dependent on other columns, or constant")
+        refuse(largest, names, "is linearly dependent on other columns, or constant")
     return np.asarray(found)
 
 
-def _refuse(wrong: NDArray[np.bool_], names: Sequence[str], why: str) -> None:
+def refuse(wrong: NDArray[np.bool_], names: Sequence[str], why: str) -> None:
+    """Raise an error that names columns, if some are wrong."""
     columns = [name for name, bad in zip(names, wrong[: len(names)], strict=True) if bad]
     if wrong.any():
         raise ConfigurationError(
@@ -411,7 +412,7 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
         loss = loss - 0.5 * slope**2 / corner
         gram = gram - np.outer(border, border) / corner
     variances = np.diag(gram).copy()
-    _refuse(variances <= _CONSTANT * np.diag(sums.hessian)[:count], names, "is constant at all sites together")
+    refuse(variances <= _CONSTANT * np.diag(sums.hessian)[:count], names, "is constant at all sites together")
     units = np.sqrt(variances)
     gram = np.ascontiguousarray(gram / np.outer(units, units))
     product = gram @ (units * w) - gradient / units

@@ -368,18 +368,23 @@ class Inference:
         if self.cluster != "site" or self.sites.weighted:
             answers = self._answers(sums.point, clustered=True)
             # A mean over rows whose weights have a mean of 1.
-            scales = [(a.weight * self.sites.total) ** 2 / a.examples for a in answers]
-            meats = [scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)]
+            meats = [(a.weight * self.sites.total) ** 2 / a.examples * a.vectors["meat"] for a in answers]
             pairs = zip(sums.each, meats, strict=True)
             each = tuple(site._replace(vectors={**site.vectors, "meat": own}) for site, own in pairs)
-            clusters = sum(a.numbers["clusters"] for a in answers)
+            # Those of a site that adds nothing add nothing.
+            clusters = sum(a.numbers["clusters"] for a in answers if a.vectors["block"].any())
             squares = np.array([np.diag(unpacked(a.vectors["meat"])) for a in answers])
             self._check_units(answers, squares, "mean square over clusters")
             meat = unpacked(np.sum(meats, axis=0))[:used, :used]
             sums = sums._replace(meat=meat, clusters=clusters, each=each)
         if self.cluster == "site":
-            own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in sums.each])
+            on = [a for a in sums.each if a.vectors["block"].any()]
+            own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in on])
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
+            varies = sum(np.diag(unpacked(a.vectors["block"]))[: len(self.names)] > 0.0 for a in on)
+            # The sum of such a site is 0 at the estimates, and an error would be next to 0.
+            alone = np.less(varies, min(2, len(on)))
+            estimates.refuse(alone, self.names, "varies at one site only, and sites are the clusters")
         if sums.clusters < 2.0:
             prefix = f"intervals by cluster={self.cluster!r}, of which there is one"
             raise ConfigurationError(f"{prefix}; expected two clusters or more, from {_FEW_CLUSTERS} on enough of them")
