@@ -528,7 +528,8 @@ class Inference:
         if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []
         _, degrees, p = estimates.rao(sums, found, np.array([sums.point.size - 1]))
-        events = {self._named(answer): answer.numbers["events"] for answer in self.reported}
+        # Where all chances are a half; events that weigh what their rows do, as those expected.
+        slopes = {own.node_id: float(own.vectors["gradient"][-1]) for own in self.sites.answers}
         rows = []
         for answer in sums.each:
             site = self._named(answer)
@@ -537,7 +538,7 @@ class Inference:
             if self.kind in (SQUARES, COUNTS):
                 rows.append({"site": site, "rows": answer.examples, "mean residual": excess / mass})
             else:
-                observed = events.get(site, math.nan)
+                observed = round(mass * (0.5 - slopes[answer.node_id]), 9)
                 ratio = observed / (observed - excess) if observed > excess else math.nan
                 rows.append({"site": site, "observed": observed, "expected": observed - excess, "ratio": ratio})
         text = f"one of all sites; p = {p[0]:.3g} of Rao's test that it is, {degrees[0]:.0f} degrees of freedom"
@@ -562,13 +563,12 @@ class Inference:
             # What all rows together say of a coefficient is no less than what one site's say.
             small, large = error < _SMALLEST * together, size > _LARGEST * usual
             for j in np.flatnonzero(small if small.any() else large)[:1].tolist():
-                why = f"estimate of {self.names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below"
-                limit = usual[j]
+                name = self.names[j]
+                why = f"estimate of {name} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below {usual[j]:.3g}"
                 if small[j]:
-                    why = f"standard error of {self.names[j]} is {error[j]:.3g}, and that of all sites together"
-                    limit = together[j]
+                    why = f"standard error of {name} is {error[j]:.3g}, and of all sites together {together[j]:.3g}"
                 del given[site]
-                doubted.append(f"{site} is left out: its {why} {limit:.3g}")
+                doubted.append(f"{site} is left out: its {why}")
         return given, doubted
 
     def _reasons(self, doubted: list[str]) -> str:

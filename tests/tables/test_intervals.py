@@ -398,18 +398,19 @@ def test_raos_test_is_the_score_test_of_a_slope_of_each_site(kind, own):
         assert row["p of Rao"] == pytest.approx(stats.chi2.sf(statistic, degrees), rel=1e-5)
 
 
-def test_a_common_intercept_comes_with_observed_and_expected_events():
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_a_common_intercept_comes_with_observed_and_expected_events(weight):
     parts, targets = federation("logistic", rows=200, seed=1)
     targets[2] = np.where(np.random.default_rng(0).random(len(targets[2])) < 0.3, 0.0, targets[2])
-    model = here("logistic", parts, targets, site_intercepts="common")
+    model = here("logistic", parts, targets, [np.full(len(own), weight) for own in targets], site_intercepts="common")
     means = textbook("logistic", with_dummies(parts, targets, own=False), targets).mean
     probability = np.split(means, np.cumsum([len(own) for own in targets])[:-1])
     for row, own, expected in zip(model._table.intercepts, targets, probability, strict=True):
-        assert row["observed"] == own.sum()
+        assert row["observed"] == weight * own.sum()
         assert f"{own.sum():.0f} of {own.size} rows at {row['site']}" in model.summary()
-        assert row["expected"] == pytest.approx(expected.sum(), rel=1e-6)
+        assert row["expected"] == pytest.approx(weight * expected.sum(), rel=1e-6)
         assert f"{row['ratio']:.3g}" in model.summary()
-    assert f"Odds: of 1.0 ({sum(map(sum, targets)):g}) against 0.0" in model.summary()
+    assert re.search(f"Odds: of 1.0 .{weight * sum(map(sum, targets)):g}( by weight)?. against 0.0", model.summary())
     assert "one of all sites; p = " in model.summary()
 
 
