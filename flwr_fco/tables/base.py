@@ -695,7 +695,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             text = f"{self.n_features_in_} columns, {rows:.0f} rows and no penalty: many models fit the rows as well"
             warnings.warn(f"{text}, and this is one of them; give a penalty, or fewer columns", stacklevel=5)
         self._total = total
-        self._slopes = sites.slopes
+        # By the squares it is seen whether another fit has the same rows at the same sites.
+        squares = np.sum([np.square(own.weight * own.vectors["gradient"]) for own in sites.answers], axis=0)
+        self._slopes = np.array([sites.slopes, squares])
         self._weighted = sites.weighted
         rounds = max(1, self.max_rounds - 1)
         tolerance = strategy.tolerance

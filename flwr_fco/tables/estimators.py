@@ -478,7 +478,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         coefficients, intercept = self._fitted(rows, features, intervals, timeout, self._all_classes(classes))
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if self._common_intercept:
-            self.class_count_ = np.round(self._total * class_shares(self._slopes[-outputs:]), 9)
+            self.class_count_ = np.round(self._total * class_shares(self._slopes[0, -outputs:]), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.
         unpenalised = self._path is None and math.isinf(self.C)
         factors = np.zeros(len(coefficients)) if unpenalised else self._factors

@@ -241,7 +241,7 @@ def compared(model: Any, other: Any) -> Tested:
     if not hasattr(type(other), "_kind"):
         raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
     tables = [_table_of(model), _table_of(other)]
-    slopes = [dict(zip(map(str, own._names(own.n_features_in_)), own._slopes, strict=False)) for own in (model, other)]
+    slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in (model, other)]
     names = [set(own) for own in slopes]
     if len(names[0]) < len(names[1]):
         tables, names = tables[::-1], names[::-1]
