@@ -277,9 +277,12 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
     request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes, check=_check)
-    answers = {model._site_of(own.partition): own for own in ask(run, request, np.zeros(run.problem.layout.size))}
+    answered = ask(run, request, np.zeros(run.problem.layout.size))
+    # As the table of a fit calls them.
+    called = dict[Any, str](enumerate(getattr(model.codebook, "sites", ())))
+    answers = {called.get(own.partition, f"site {own.partition}"): own for own in answered}
     left_out = [(Node(row.node_id, row.partition_id).site, row.reason) for row in run.left_out]
-    return columns, names, answers, [Finding(model._site_of(site), "", reason, True) for site, reason in left_out]
+    return columns, names, answers, [Finding(called.get(site, f"site {site}"), "", why, True) for site, why in left_out]
 
 
 def _check(answer: Answer) -> None:

@@ -292,9 +292,8 @@ def test_nodes_without_a_partition_id_are_as_many_sites():
     here = fit_here(data, intervals=True)
     assert_allclose([*there.coef_, there.intercept_], [*here.coef_, here.intercept_], rtol=1e-9)
     with grid.identity(), quiet(50):
-        assert {row["site"] for row in there.describe(grid, features=NAMES).rows} == {
-            f"partition {i}" for i in (2, 3, 4)
-        }
+        sites = {row["site"] for row in there.describe(grid, features=NAMES).rows}
+        assert sites == {"site 2", "site 3", "site 4"}
 
 
 def test_two_sites_with_the_same_rows_are_named():
@@ -803,13 +802,13 @@ def test_what_is_about_few_rows_is_withheld():
     for own, shown in zip(open_table.rows, table.rows, strict=True):
         assert math.isnan(shown["count"]) == (own["level"] in ("other", "few", ""))
         # Two rows are in no sum of the fit: differences would be theirs.
-        dropped = 2.0 * (own["site"] == "partition 0")
+        dropped = 2.0 * (own["site"] == "site 0")
         assert own["level"] != "common" or shown["count"] == own["count"] - dropped
         assert shown["rows"] == own["rows"] - dropped * (own["column"] != "died")
         assert own["column"] != "rare" or math.isnan(shown["mean"])
         if own["column"] == "age":
             assert shown["mean"] == own["mean"]
-            assert math.isnan(shown["missing"]) == (own["site"] == "partition 0")
+            assert math.isnan(shown["missing"]) == (own["site"] == "site 0")
             values = np.sort(list(tables.values())[int(own["site"][-1])]["age"].dropna())
             middle = round(0.5 * (values.size - 1) - 2.0)
             assert shown["median"] == pytest.approx(values[middle : middle + 5].mean())

@@ -302,9 +302,9 @@ class Known(NamedTuple):
         both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
         if (both < _NOBODY).any():
             raise ConfigurationError(
-                f"no client has an example of class {int(np.argmin(both))}, or it weighs less than {_NOBODY:g} of "
-                "all, and the intercept is not regularized: the loss has no minimum. Leave this class out "
-                "(num_classes=), or make psi act on the intercept: arrays=Arrays(apply_to=...)"
+                f"no client has an example of class {int(np.argmin(both))} (of 0, 1, ...), or it weighs less than "
+                f"{_NOBODY:g} of all, and the intercept is not regularized: the loss has no minimum. Take fewer folds, "
+                "join this class with another, or make psi act on the intercept: arrays=Arrays(apply_to=...)"
             )
         return np.asarray(shares)
 
