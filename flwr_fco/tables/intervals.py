@@ -369,8 +369,7 @@ class Inference:
             answers = self._answers(sums.point, clustered=True)
             # A mean over rows whose weights have a mean of 1.
             meats = [(a.weight * self.sites.total) ** 2 / a.examples * a.vectors["meat"] for a in answers]
-            pairs = zip(sums.each, meats, strict=True)
-            each = tuple(site._replace(vectors={**site.vectors, "meat": own}) for site, own in pairs)
+            each = tuple(a._replace(vectors={**a.vectors, "meat": own}) for a, own in zip(answers, meats, strict=True))
             # Those of a site that adds nothing add nothing.
             clusters = sum(a.numbers["clusters"] for a in answers if a.vectors["block"].any())
             squares = np.array([np.diag(unpacked(a.vectors["meat"])) for a in answers])
@@ -383,8 +382,7 @@ class Inference:
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
             varies = sum(np.diag(unpacked(a.vectors["block"]))[: len(self.names)] > 0.0 for a in on)
             # The sum of such a site is 0 at the estimates, and an error would be next to 0.
-            alone = np.less(varies, min(2, len(on)))
-            estimates.refuse(alone, self.names, "varies at one site only, and sites are the clusters")
+            estimates.refuse(np.less(varies, min(2, len(on))), self.names, "varies in one cluster only")
         if sums.clusters < 2.0:
             prefix = f"intervals by cluster={self.cluster!r}, of which there is one"
             raise ConfigurationError(f"{prefix}; expected two clusters or more, from {_FEW_CLUSTERS} on enough of them")

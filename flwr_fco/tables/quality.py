@@ -447,9 +447,7 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     statistic = (observed - expected) ** 2 / variance if by is not None and variance > 0.0 else np.nan
     p = float(stats.chi2.sf(statistic, 1))
     title = f"Survival of {sum(own.examples for own in answers):.0f} rows of {len(answers)} sites"
-    lines = []
-    if by is not None:
-        about = f"{observed:.0f} events of {by}=1, {expected:.4g} expected"
-        text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}"
-        lines = [("Log-rank test within sites", text)]
+    about = f"{observed:.0f} events of {by}=1, {expected:.4g} expected"
+    text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}"
+    lines = [("Log-rank test within sites", text)] * (by is not None)
     return Curves.of(title, lines, aligned_columns(rows, 4), rows=rows, statistic=statistic, p=p)

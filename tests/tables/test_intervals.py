@@ -123,7 +123,7 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
     refused("cluster='patient' is no column", here, kind, parts, targets, cluster="patient")
     refused("of which there is one", here, kind, *federation(kind, sites=1), cluster="site")
     alone = [np.c_[X[:, :2], X[:, 2] * (m == 7)] for m, X in enumerate(parts)]
-    refused("varies at one site only, and sites are the clusters: x2", here, kind, alone, targets, cluster="site")
+    refused("a column varies in one cluster only: x2", here, kind, alone, targets, cluster="site")
     assert "nan" not in here(kind, *federation(kind, sites=1), site_intercepts="common").summary()
 
 
