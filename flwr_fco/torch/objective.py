@@ -134,7 +134,7 @@ class TorchObjective(Objective):
         self.dataset: Any = dataset if own else _tensors(dataset)
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
         try:
-            self.num_examples = len(self.dataset)
+            self.num_examples = len(self.dataset)  # type: ignore[arg-type]
         except TypeError as error:
             prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
             raise ConfigurationError(f"{prefix}, whose examples can be counted and shuffled") from error
