@@ -33,7 +33,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     for name, p in named.items():
         if names.setdefault(id(p), name) != name:
             prefix = f"the parameters {names[id(p)]!r} and {name!r} are one tensor"
-            advice = "Register the tensor under one name, and use it from there"
+            advice = "Register it under one name, or leave the client as it is, with client='unmodified' on the server"
             raise ConfigurationError(f"{prefix}; as two arrays they would come to differ. {advice}")
     parameters = {name: p for name, p in named.items() if p.requires_grad}
     if not parameters:
