@@ -57,10 +57,10 @@ class GaussianDP(Choice):
     Parameters
     ----------
     clip : float or mapping of str to float
-        Bound on the Euclidean norm of an increment, over all optimised arrays; or one bound for each array by name,
-        combined as the root of their sum of squares. An increment is client_lr times a sum of gradients.
+        Required. Bound on the Euclidean norm of an increment, over all optimised arrays; or one bound for each array by
+        name, combined as the root of their sum of squares. An increment is client_lr times a sum of gradients.
     delta : float
-        delta of (epsilon, delta); less than one over the number of clients.
+        Required. The delta of (epsilon, delta); less than one over the number of clients.
     noise_multiplier : float, optional
         sigma / clip, where sigma is the standard deviation of z; 0 gives no privacy (epsilon infinite).
     target_epsilon : float, optional

@@ -362,7 +362,7 @@ class Objective(ABC):
 
         Parameters
         ----------
-        norm : {"l2", "l1"}
+        norm : {"l2", "l1"}, default "l2"
             ``"l2"``: ||grad(u) - grad(v)||_2 <= L ||u - v||_2. ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
 
         Raises
@@ -381,7 +381,7 @@ class Objective(ABC):
         ----------
         batch_size : int or None
             None for full batches.
-        norm : {"l2", "l1"}
+        norm : {"l2", "l1"}, default "l2"
             As in :meth:`lipschitz`.
 
         Raises

@@ -474,7 +474,7 @@ class Linear(Objective):
         ----------
         batch_size : int or None
             b; None for full batches.
-        norm : {"l2", "l1"}
+        norm : {"l2", "l1"}, default "l2"
             As in :meth:`lipschitz`; ``"l1"`` inserts that norm's constants, which no theorem covers.
 
         References

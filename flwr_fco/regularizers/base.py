@@ -324,7 +324,7 @@ class Regularizer(Specified, ABC):
         ----------
         layout : Layout
             Names, shapes and which arrays psi acts on.
-        scope : {"each", "joint"}
+        scope : {"each", "joint"}, default "each"
             Whether psi acts on each array separately or on all of them as one long vector.
         """
         return BoundRegularizer(self, layout, scope=scope)

@@ -104,7 +104,7 @@ class PerParameter(Regularizer):
         ----------
         names : sequence of str
             Names of the regularized arrays.
-        left_alone : sequence of str
+        left_alone : sequence of str, default ()
             Names of the other arrays, for the error message.
 
         Raises

@@ -301,6 +301,7 @@ class InProcessGrid(Grid):
         self, error: BaseException, node_id: int, number: str, kind: str, *, foreign: bool = False, short: bool = False
     ) -> ClientError:
         where = f"node {node_id} (partition {self.partition_ids[node_id]})"
-        text = f"{where} raised {type(error).__name__}{number and f' in round {number}'} ({kind}): {error}"
+        when = f" in round {number}" * (number not in {"", "0"})
+        text = f"{where} raised {type(error).__name__}{when} ({kind.removeprefix('query.')}): {error}"
         text += advice_on(f"{type(error).__name__}: {error}", foreign=foreign, short=short)
         return ClientError(text, node_id, number)

@@ -451,7 +451,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
             The rows, dealt to `num_clients` clients in turn; or each client's own, in a dict by its name; or the grid
             of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
-        y : array-like, shape (n,), or a list or dict of them
+        y : array-like, shape (n,), or a list or dict of them, optional
             The classes; none with a grid, or where the codebook has an outcome.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
@@ -789,7 +789,7 @@ class FederatedCoxRegression(Federated):
         ----------
         X : array-like or data frame, shape (n, d), a list or dict of them, or a Flower Grid
             Each site's rows, as for :meth:`fit`.
-        y : array-like, or a list or dict of them
+        y : array-like, or a list or dict of them, optional
             The times and events; none with a grid, or where the codebook has an outcome.
         groups : array-like, shape (n,), optional
             The site of each row of one `X`.

@@ -222,7 +222,7 @@ class Arrays(Choice):
     ----------
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
-    pass_through : str or sequence of str
+    pass_through : str or sequence of str, default statistics of batch normalisation
         Shell patterns of floating-point arrays that are averaged but not optimised, besides running statistics. An
         empty sequence: not even these.
     scope : {"each", "joint"}, default "each"
