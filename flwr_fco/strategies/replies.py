@@ -381,19 +381,22 @@ def check_examples(run: Any, node: Node, examples: Any) -> float:
         Of the strategy, with what is known of its clients' rows.
     node : Node
         The client.
-    examples : float
+    examples : float or None
         What it says.
 
     Raises
     ------
     ProtocolError
-        If it is no number from 0 to 1e12, or another one than ``Bounds(rows=...)`` says.
+        If it is no number from 0 to 1e12, or another one than ``Bounds(rows=...)`` says of the rows that train.
     """
+    if examples is None:
+        raise FormError(f"it lacks the metric {run.options.weighted_by_key!r}, its weight")
     if not is_number(examples) or not 0.0 <= examples <= _MOST_EXAMPLES:
-        kind = FormError if examples is None or examples != examples else ProtocolError
+        kind = FormError if examples != examples else ProtocolError
         raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
     known = run.options.bounds.rows
-    if known is not None and (expected := known.get(node.site)) != examples:
+    expected = examples if known is None else known.get(node.site)
+    if expected is None or (expected != examples and run.current.kind != "evaluate"):
         own = "none: it is not in Bounds(rows=...)" if expected is None else f"{expected:g}, of Bounds(rows=...)"
         raise ProtocolError(f"it reports {examples:g} examples; expected {own}")
     return float(examples)

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
-from flwr_fco.errors import ConfigurationError, FormError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
@@ -439,10 +439,7 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
 
     def read(node: Node, content: RecordDict) -> Uplink:
         metrics = dict(only(MetricRecord, content))
-        examples = metrics.pop(key, None)
-        if examples is None:
-            raise FormError(f"it lacks the metric {key!r}, its weight")
-        examples = replies.check_examples(run, node, examples)
+        examples = replies.check_examples(run, node, metrics.pop(key, None))
         replies.check_metrics(metrics)
         return Uplink({}, None, None, examples=run.weight(node, examples), metrics=metrics, node=node)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.core.layout import Layout, Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short
-from flwr_fco.errors import ConfigurationError, FormError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, are_numbers, is_number, only
@@ -117,10 +116,8 @@ def read_model(
         passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
     key = options.weighted_by_key
-    if not metrics.keys() & {key, EXAMPLES}:
-        raise FormError(f"it lacks the metric {key!r}, its weight")
     # As with FedAvg, a client need not say more than its weight.
-    examples = metrics.pop(EXAMPLES, metrics.get(key, math.nan))
+    examples = metrics.pop(EXAMPLES, metrics.get(key))
     # Where nothing depends on their steps, these names are theirs: seconds are no sizes of steps.
     steps, elapsed = None, 1.0
     if options.work.steps is not None:

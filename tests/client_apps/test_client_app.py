@@ -4,7 +4,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from faulty import strategy
-from problems import app_of, clients, flat, numpy_of, refused, simulated, start_arrays
+from problems import SIZES, app_of, clients, flat, numpy_of, refused, simulated, start_arrays
 
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.client_apps.answers import server_buffers
@@ -12,7 +12,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, FedDualAvg
+from flwr_fco.strategies import Bounds, DualFL, FedDualAvg
 
 
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
@@ -38,9 +38,10 @@ def test_copies_of_an_app_find_what_the_first_has_loaded(capsys):
 
 
 def test_evaluation_may_have_data_of_its_own():
-    test = clients(seed=7)
+    test = clients((9, 8, 7, 6), seed=7)
     held_out = {"load_evaluation_objective": lambda context: test[context.node_config["partition-id"]]}
-    result = simulated(strategy(fraction_evaluate=1.0), app_of(clients(), **held_out), 3)
+    chosen = strategy(fraction_evaluate=1.0, bounds=Bounds(rows=dict(enumerate(SIZES))))
+    result = simulated(chosen, app_of(clients(), **held_out), 3)
     expected = np.average([o.value(flat(result.arrays)) for o in test], weights=[o.num_examples for o in test])
     assert result.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(expected, rel=1e-14)
 

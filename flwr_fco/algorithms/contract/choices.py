@@ -186,8 +186,8 @@ class Bounds(Choice):
         Largest share of the weight of a round of two replies or more that a client may have by the number of examples
         that it reports.
     rows : mapping of int to number, optional
-        What each partition id has of examples, where you know it: a reply that says another number is left out, and
-        so is that of any other partition.
+        What each partition id trains on, where you know it: a reply that says another number is left out, and so is
+        that of any other partition. Evaluations may be about other rows.
     max_increment_norm : float, optional
         Largest Euclidean norm of a vector, whatever the other clients send.
     own_loops : bool, default False
