@@ -360,13 +360,13 @@ class Checkpoint(Callback):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._lock.close()
             prefix = f"another run saves itself to {self.path}"
             raise ConfigurationError(f"{prefix}; wait until it ends, or give another path") from None
         except OSError as error:
             # Some network file systems have no locks.
             advice = "take care that no other run saves itself there"
             logger.warning("%s.lock cannot be locked (%s): %s", self.path, error, advice)
+            self._lock = None
 
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
@@ -389,5 +389,8 @@ class Checkpoint(Callback):
     def on_run_end(self, result: Result) -> None:
         """Let go of the path."""
         if self._lock is not None:
+            if sys.platform != "win32":
+                # A process that was forked in the run, as a DataLoader's worker, has the file open too.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._lock.close()
         self._lock = self._saved = None

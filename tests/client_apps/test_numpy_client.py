@@ -105,9 +105,7 @@ def test_client_fn_gets_what_its_argument_says():
     def typed(i: "str"):
         return made.append(i) or NumPyClient()
 
-    def of_context(context):
-        return typed(str(context.node_config["partition-id"]))
-
+    of_context = lambda context: typed(str(context.node_config["partition-id"]))  # noqa: E731
     for client_fn in (lambda cid: typed(cid), typed, of_context):
         simulated(FedDualAvg(**DENSE), numpy_client_app(client_fn), 1, num_nodes=3, initial_arrays=START)
     assert made == ["0", "1", "2"] * 3

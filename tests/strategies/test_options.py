@@ -192,8 +192,7 @@ def test_the_user_can_prescribe_who_takes_part():
         asked.append((int(message.metadata.group_id), context.node_config["partition-id"]))
         return call_next(message, context)
 
-    participation = fco.Participation(choose_nodes=choose)
-    run(FedDualAvg(client_lr=0.02, participation=participation), clients(), 3, mods=[look])
+    run(FedDualAvg(participation=fco.Participation(choose_nodes=choose)), clients(), 3, mods=[look])
     assert {(1, 1), (1, 3), (2, 0), (2, 3), (3, 1), (3, 3)} == {row for row in asked if row[0]}
 
 

@@ -256,14 +256,18 @@ def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
     noise = fco.GaussianDP(clip=1.0, delta=0.05, noise_multiplier=1.0, rounds=ROUNDS)
     (tmp_path / "link.npz").symlink_to(path)
 
+    workers = []
+
     def second():
         with pytest.raises(ConfigurationError, match=rf"another run saves itself to .*{name}; wait until"):
             play(make(FedDualAvg, privacy=noise, **exact), tmp_path / name, every=1, resume=path)
+        workers.append(os.fork() or signal.alarm(60) or signal.pause())
 
     strategy, again = (make(FedDualAvg, privacy=noise, **exact) for _ in range(2))
     play(strategy, path, every=1, callbacks=[lambda number, *_: number == 3 and second()])
-    # When the first has ended, the file is free.
+    # When the first has ended, the file is free, whatever process it has left behind.
     play(again, path, resume=path)
+    os.kill(workers.pop(), signal.SIGKILL)
     np.testing.assert_array_equal(again.state.dual, strategy.state.dual)
 
 
