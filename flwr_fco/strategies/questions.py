@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from flwr_fco.algorithms.contract.problem import Change
-from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
+from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.certificates import Certificate, Request, certificate
-from flwr_fco.core.layout import Vector, all_finite, dense, euclidean_norm
+from flwr_fco.core.layout import Vector, all_finite, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, NoAnswerError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question, Uplink
@@ -298,16 +298,13 @@ def bounded_largest(claims: Sequence[float], weights: Sequence[float]) -> tuple[
     return min(ordered[-1], limit), sum(claim > limit for claim in ordered)
 
 
-def extrapolation(uplinks: Sequence[Uplink], centre: Mean) -> float:
+def extrapolation(uplinks: Sequence[Uplink]) -> float:
     """Return the server rate of FedExP: max(1, S / (2 (||sum_m p_m x_m||^2 + 1e-6 S))), S = sum_m p_m ||x_m||^2.
 
     Parameters
     ----------
     uplinks : sequence of Uplink
-        With weights.
-    centre : Mean
-        The mean of the x_m, which are the increments, scaled to equal work if it does that: those of clients that
-        agree, and take different numbers of steps, are no longer than their mean.
+        With weights, and the increments x_m.
 
     References
     ----------
@@ -319,15 +316,17 @@ def extrapolation(uplinks: Sequence[Uplink], centre: Mean) -> float:
     --------
     >>> def increments(*vectors):
     ...     return [Uplink({"increment": np.array(x)}, 1.0, 1, weight=0.5) for x in vectors]
-    >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0]), Mean()), 3)
+    >>> extrapolation(increments([4.0, 0.0], [0.0, 4.0]))
+    1.0
+    >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
     8.5
-    >>> same = [Uplink({"increment": np.array([k])}, k, 1, weight=0.2) for k in (1.0, 1.0, 1.0, 1.0, 16.0)]
-    >>> extrapolation(same, Mean()), round(extrapolation(same, Mean(normalize=False)), 3)
-    (1.0, 1.625)
     """
-    mean, _ = centre(uplinks)
-    each = zip(centre.factors(uplinks)[0], uplinks, strict=True)
-    squares = sum(up.weight * (factor * euclidean_norm(dense(up.vectors["increment"]))) ** 2 for factor, up in each)
+    mean = np.zeros(uplinks[0].vectors["increment"].shape)
+    squares = 0.0
+    for up in uplinks:
+        vector = np.asarray(dense(up.vectors["increment"]), np.float64)
+        mean += up.weight * vector
+        squares += up.weight * float(vector @ vector)
     size = float(mean @ mean) + _ROUNDING * squares
     return max(1.0, squares / (2.0 * size)) if size > 0.0 else 1.0
 

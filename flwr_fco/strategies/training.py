@@ -393,7 +393,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     """
     before, problem, chosen = run.state, run.problem, run.chosen
     if getattr(run.options, "server_lr", None) == AUTO:
-        chosen = {**chosen, "server_lr": extrapolation(uplinks, run.mean)}
+        chosen = {**chosen, "server_lr": extrapolation(uplinks)}
         problem = problem._replace(server_lr=chosen["server_lr"])
     # These are kept only if the step is: what they hold is replaced, never written into.
     average = copy(run.average)
