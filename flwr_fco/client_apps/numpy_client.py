@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -11,11 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fco.client_apps.client import Mod
 from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
 
 
-def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
+def numpy_client_app(client_fn: Callable[[Any], Any], mods: Sequence[Mod] = ()) -> ClientApp:
     """Return a ClientApp that trains and evaluates with a NumPyClient or a Client, for ``client="unmodified"``.
 
     Parameters
@@ -24,6 +25,8 @@ def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
         ``(context) -> client``: the project's function, with or without ``.to_client()``; or ``(cid: str) -> client``
         as ``start_simulation`` took it, which is given the partition id. Of the client, ``fit`` and ``evaluate`` are
         called, with the arrays in the order of the initial model.
+    mods : sequence of callable, optional
+        The ClientApp's.
 
     Raises
     ------
@@ -43,7 +46,7 @@ def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
     array([0.75, 0.75])
     """
     client_of = _of_a_context(client_fn)
-    app = ClientApp()
+    app = ClientApp(mods=list(mods))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -5,20 +5,21 @@ import pytest
 from flwr.app import ConfigRecord
 from problems import refused, simulated
 
+from flwr_fco import FedDualAvg, Short, short_mod
 from flwr_fco.client_apps import numpy_client_app
 from flwr_fco.errors import ClientError
-from flwr_fco.strategies import FedDualAvg
 
 flower, common = pytest.importorskip("flwr.client"), pytest.importorskip("flwr.common")
 
 TARGETS = [np.random.default_rng(0).normal(size=(6, 5)), np.ones(3)]
 START = {"a": np.zeros((6, 5)), "b": np.zeros(3)}
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
+SPARSE = {**DENSE, "density": 0.4, "wire": Short()}
 
 
-def go(client, options=None, **more):
+def go(client, options=None, mods=(), **more):
     strategy = FedDualAvg(**{"client": "unmodified", **(options or {})})
-    return simulated(strategy, numpy_client_app(lambda context: client), 8, num_nodes=3, initial_arrays=START, **more)
+    return simulated(strategy, numpy_client_app(lambda _: client, mods), 8, num_nodes=3, initial_arrays=START, **more)
 
 
 def halfway(parameters):
@@ -60,7 +61,7 @@ def test_a_client_of_the_earlier_interface_trains_and_evaluates(made):
     assert result.train_metrics_clientapp[8]["train_loss"] == 0.5
     assert [result.evaluate_metrics_clientapp[8][name] for name in ("loss", "accuracy")] == [0.25, 0.5]
     assert (dict(config), SEEN[0]) == ({"lr": 0.1}, {"lr": 0.1, "server-round": 1, "server_round": 1})
-    assert np.count_nonzero(go(made(), {**DENSE, "density": 0.4}).arrays["a"].numpy()) == 12
+    assert np.count_nonzero(go(made(), SPARSE, [short_mod()]).arrays["a"].numpy()) == 12
 
 
 def test_numbers_of_numpy_are_numbers_and_the_loss_is_the_clients():
