@@ -547,7 +547,8 @@ class SimplexEntropy(_ClosedForm):
 
     Notes
     -----
-    This is the map of matrix games (one simplex for each player: :class:`Product`). The default start is uniform.
+    This is the map of matrix games (one simplex for each player: :class:`Product`). The default start is uniform. A
+    certificate of optimality is about psi alone, and knows of the simplex if psi is ``Simplex(radius)``.
 
     Examples
     --------
@@ -570,12 +571,11 @@ class SimplexEntropy(_ClosedForm):
 
     def value(self, w: Vector) -> float:
         """Return sum w log w - w; inf off the simplex."""
-        if abs(float(w.sum()) - self.radius) > 1e-12 * self.radius:
+        total = float(w.sum())  # NaN, if one is in it
+        if abs(total - self.radius) > 1e-12 * self.radius or (w < 0.0).any():
             return math.inf
-        if not (w >= 0.0).all():
-            return math.nan if np.isnan(w).any() else math.inf
         positive = w[w > 0.0]  # 0 log 0 is 0
-        return float(positive @ np.log(positive) - w.sum())
+        return float(positive @ np.log(positive)) - total
 
     def gradient(self, w: Vector) -> Vector:
         """Return log w.

@@ -90,8 +90,6 @@ def next_momentum(t: float, rho: float) -> tuple[float, float]:
     if not 0.0 <= rho < 1.0:
         raise ConfigurationError(f"rho={rho!r}; expected 0 <= rho < 1, in theory at most nu/L")
     square = t * t
-    if math.isinf(rho * square):
-        return t, (1.0 - math.sqrt(rho)) / (1.0 + math.sqrt(rho))
     lead = 1.0 - rho * square
     following = (lead + math.sqrt(lead * lead + 4.0 * square)) / 2.0
     return following, (t - 1.0) / following * (1.0 - following * rho) / (1.0 - rho)

@@ -264,17 +264,21 @@ class _Signs(Link):
         return {"accuracy": mean((s > 0.0) == (y > 0.0))}
 
 
-class LogisticLoss(_Signs):
-    """log(1 + exp(-y s))."""
-
-    code = 1
-    bounds = (0.25, 0.25)
+class _Together(Link):
+    """A loss whose value and slope share exponentials."""
 
     def value(self, s: Scores, y: Targets) -> Vector:
         return self.value_and_slope(s, y)[0]
 
     def slope(self, s: Scores, y: Targets) -> Scores:
         return self.value_and_slope(s, y)[1]
+
+
+class LogisticLoss(_Together, _Signs):
+    """log(1 + exp(-y s))."""
+
+    code = 1
+    bounds = (0.25, 0.25)
 
     def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
         slopes = s.copy()
@@ -310,7 +314,7 @@ class SquaredHingeLoss(_Signs):
 
 
 @dataclass(frozen=True)
-class Categories(Link):
+class Categories(_Together):
     """The cross entropy log sum_c exp(s_c) - s_y of classes 0 .. outputs - 1."""
 
     outputs: int = 2
@@ -324,12 +328,6 @@ class Categories(Link):
             prefix = f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}"
             raise ConfigurationError(f"{prefix}; {_NAMES}")
         return np.require(targets, np.int64, ["C", "W"])
-
-    def value(self, s: Scores, y: Targets) -> Vector:
-        return self.value_and_slope(s, y)[0]
-
-    def slope(self, s: Scores, y: Targets) -> Scores:
-        return self.value_and_slope(s, y)[1]
 
     def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
         slopes = s.copy()
