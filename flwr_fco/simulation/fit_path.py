@@ -26,6 +26,7 @@ from scipy.optimize import minimize
 
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
 from flwr_fco.algorithms.newton.path import chosen, errors_of, models_of
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger
@@ -107,9 +108,7 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     return largest, w
 
 
-def held_out_losses(
-    run: Run, w: Vector, rows: dict[int | None, float] | None = None
-) -> dict[int | None, tuple[float, float]]:
+def held_out_losses(run: Run, w: Vector, rows: dict[int | None, float]) -> dict[int | None, tuple[float, float]]:
     """Return each node's weight, and the loss on its held-out examples.
 
     Where most clients have data apart from their training data, those that have none are left out.
@@ -120,21 +119,21 @@ def held_out_losses(
         Of a strategy that is prepared with a model.
     w : ndarray of float64, shape (d,)
         The model.
-    rows : dict of int to float, optional
-        Each node's number of examples at the first model that it was asked about, which later answers must repeat.
+    rows : dict of int to float
+        Each node's number of examples at the first model that it was asked about, which later answers must repeat;
+        those of new ones are added.
 
     Raises
     ------
     ConfigurationError
         If no client answers, or most clients have no data apart from their training data.
     """
-    known = {} if rows is None else rows
 
     def check(answer: Answer) -> None:
         if answer.numbers["held-out"] not in (0.0, 1.0):
             raise ProtocolError(f"its held-out is {answer.numbers['held-out']:g}; expected 1 or 0")
         check_held_out(np.array([answer.numbers["loss"]]), answer.numbers["least"])
-        if answer.examples != (first := known.setdefault(answer.node_id, answer.examples)):
+        if answer.examples != (first := rows.setdefault(answer.node_id, answer.examples)):
             raise ProtocolError(f"it validates on {answer.examples:g} examples, at the first model on {first:g}")
 
     names = ("loss", "held-out", "least")
@@ -357,8 +356,10 @@ class StrengthPath:
         """
         if self._in_one_run:
             return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
-        if options.get("resume") is not None:
-            raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
+        saved = [each.path for each in options.get("callbacks") or () if isinstance(each, Checkpoint)]
+        if saved or options.get("resume") is not None:
+            prefix = f"{(saved or [options['resume']])[0]} is the file of one run, and a path has many"
+            raise ConfigurationError(f"{prefix}: leave out resume and Checkpoint")
         strategy = self.strategy
         before = (self.strategy.regularizer, self.strategy.tables)
         results = []

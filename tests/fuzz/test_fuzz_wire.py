@@ -360,7 +360,7 @@ def strength(data, objectives):
     w = np.zeros(objectives[0].layout.size)
 
     def about(run):
-        return {"most": Strengths().from_largest(strength_max(run)[0])[0], "held out": held_out_losses(run, w)[0]}
+        return {"most": Strengths().from_largest(strength_max(run)[0])[0], "held out": held_out_losses(run, w, {})[0]}
 
     return strategy, about
 

@@ -5,9 +5,8 @@ import pytest
 from problems import app_of, refused, zeros
 from sklearn.linear_model import lasso_path
 
-from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.callbacks import Checkpoint, EarlyStopping
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.objectives.scikit_learn import sklearn_strength
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
@@ -78,8 +77,7 @@ def test_above_the_largest_strength_there_is_nothing_and_below_something(kind, r
     assert path.points[0].nonzero == 0
     assert path.points[1].nonzero > 0
     assert np.isnan(path.points[0].held_out)
-    with pytest.raises(ConfigurationError, match="not validated"):
-        _ = path.best
+    refused("not validated", getattr, path, "best")
     assert "held-out" not in path.rows()[0]
 
 
@@ -116,7 +114,8 @@ def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
     more = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": zeros(objectives[0].layout), "progress": False}
     fit_path(strategy, app_of(objectives), num_strengths=2, validate=False, **more)
     assert strategy.regularizer == L1(7.0)
-    refused("a path has many", fit_path, strategy, app_of(objectives), resume="run.npz", **more)
+    for given in ({"resume": "run.npz"}, {"callbacks": [Checkpoint("run.npz")]}):
+        refused("run.npz is the file of one run", fit_path, strategy, app_of(objectives), **given, **more)
 
 
 @pytest.mark.parametrize(
