@@ -71,7 +71,7 @@ def advice_on(text: str, *, foreign: bool, short: bool = False) -> str:
 
 
 class FlwrFcoError(Exception):
-    """Base class of all errors of this package; of a text that its maker has filled with a page, the first lines."""
+    """Base class of all errors of this package; a message of more than a page is cut."""
 
     def __init__(self, *given: object) -> None:
         cut = [f"{own[:_LONGEST]} ..." if isinstance(own, str) and own[_LONGEST:] else own for own in given]

@@ -145,7 +145,7 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
 
 
 def part_of(result: Result) -> str:
-    """Return whose data the last step of a run is of, if it is without some who were asked; else an empty text.
+    """Return in words whose replies the last step of a run has, if some are missing; else an empty text.
 
     Examples
     --------

@@ -124,7 +124,7 @@ class Task:
         psi = self.regularizer.bind(self.clients[0].layout).value(w)
         found = {
             "objective": float(np.average(losses, weights=sizes)) + psi,
-            "density": np.count_nonzero(coefficients) / coefficients.size,
+            "density": float(np.mean(coefficients != 0.0)),
         }
         if isinstance(self.data, PartitionedClassification):
             metrics = self.data.test_objective().metrics(w)

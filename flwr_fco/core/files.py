@@ -167,7 +167,7 @@ def read_text(path: FilePath, most: int = TEXT) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value that a text is in JSON.
+    """Parse a JSON text.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the object that a text is in JSON.
+    """Parse a JSON text that holds an object.
 
     Parameters
     ----------

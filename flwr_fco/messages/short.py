@@ -348,7 +348,7 @@ class ShortMod:
 
 
 def short_mod(max_parameters: int = 100_000_000) -> ShortMod:
-    """Return what a client adds for a server with ``wire=Short()``: ``ClientApp(mods=[short_mod()])``.
+    """Return the mod that a client needs if the server has ``wire=Short()``: ``ClientApp(mods=[short_mod()])``.
 
     It is the first of several mods: those behind it see models as ``FedAvg`` sends them. To other messages it does
     nothing.

@@ -67,8 +67,8 @@ class FedDualAvg(StepStrategy):
         Fraction of the regularized entries that are not 0 in the end, for clients of either kind; a number, or
         :class:`flwr_fco.Density` with the scope and the number of rounds. The entries with the largest dual are kept
         unchanged, and the dual of the others fades by half in a round; clients take plain steps. No theory covers it. A
-        :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an array dense. What
-        nobody moves in the first round passes through until somebody does.
+        :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an array dense. An
+        array that no client changes in the first round stays whole until one does.
 
     References
     ----------

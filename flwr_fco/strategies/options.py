@@ -55,7 +55,7 @@ _Kind = TypeVar("_Kind", bound=type[Any])
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 def strategy(kind: _Kind) -> _Kind:
-    """Make a class of options a strategy's: a dataclass of keywords, whose unknown ones are named with what to write.
+    """Make a class of options a strategy: a dataclass of keywords, whose error for an unknown one says what to write.
 
     Parameters
     ----------

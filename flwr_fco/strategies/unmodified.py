@@ -165,7 +165,7 @@ class Untrained:
         before = self.names
         self.names = still if self.names is None else self.names & still
         if before is None and still:
-            logger.info("nobody has trained %s: they stay as they are until somebody does", _listed(still))
+            logger.info("no client has trained %s: they stay as they are until one does", _listed(still))
         elif moved := (before or set()) - still:
             logger.info("clients train %s now", _listed(moved))
 

@@ -52,9 +52,9 @@ _OF_THE_CODEBOOK = {"scale": 1, "bs": 1, "poly": 2, "C": 1}
 class Column(Choice):
     """What a column holds, and what becomes of it in a model.
 
-    A number is transformed, then less `center` and divided by `spread`; with `knots` a natural cubic spline of it has
-    a column for each of them but one. Levels have a column of 0 and 1 each, but for the reference; the levels 0 and 1
-    have one of the column's own name.
+    A number is transformed, `center` is subtracted, and the result divided by `spread`. With `knots` a natural cubic
+    spline of it has a column for each of them but one. Each level but the reference has a column of 0 and 1; the levels
+    0 and 1 have one of the column's own name.
 
     Parameters
     ----------

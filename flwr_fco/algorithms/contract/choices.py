@@ -108,7 +108,7 @@ class Average(Choice):
 
 @dataclass(frozen=True)
 class Reference(Choice):
-    """What the next stage begins from: the largest entries of a mean of the previous stage's points.
+    """The point at which the next stage begins: the largest entries of a mean of the previous stage's points.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class Participation(Choice):
 
 @dataclass(frozen=True)
 class Everyone(Choice):
-    """How long a method that needs every client in every round waits for one.
+    """How long a method that needs every client in every round waits for a missing one.
 
     Parameters
     ----------
