@@ -160,7 +160,7 @@ class CompositeStrategy(Options):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
@@ -178,8 +178,8 @@ class CompositeStrategy(Options):
             The start point.
         num_rounds : int, default 3
             Number of rounds.
-        timeout : float, default 3600
-            Seconds to wait for the replies of a round.
+        timeout : float or None, default 3600
+            Seconds to wait for the replies of a round; None: as long as they take.
         train_config, evaluate_config : ConfigRecord, optional
             Sent to the clients together with the round number; not modified.
         evaluate_fn : callable, optional
@@ -210,7 +210,7 @@ class CompositeStrategy(Options):
         if not hasattr(grid, "send_and_receive") or isinstance(grid, type):
             raise ConfigurationError(f"grid is a {type(grid).__name__}; expected the Grid that a ServerApp gets")
         checked("num_rounds", num_rounds, int, NATURAL)
-        checked("timeout", timeout, float, NON_NEGATIVE)
+        checked("timeout", timeout, float | None, NON_NEGATIVE)
         checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
         checked("train_config", train_config, ConfigRecord | None)
         checked("evaluate_config", evaluate_config, ConfigRecord | None)
@@ -223,7 +223,7 @@ class CompositeStrategy(Options):
             hooks = Callbacks(callbacks)
             run = self.prepare(initial_arrays, num_rounds)
             run.grid = grid
-            run.timeout = timeout
+            run.timeout = float("inf") if timeout is None else timeout
             self._running = True
             configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
             return run_rounds(self, run, hooks, num_rounds, *configs, evaluate_fn, resume)

@@ -277,7 +277,7 @@ def test_a_strategy_around_ours_does_what_a_subclass_does(change, theirs):
     start = {"w": np.zeros((6, 5))} if theirs else {"coefficients": np.zeros(30)}
 
     both = [Around(FedDualAvg(**options), change), changing(change)(**options)]
-    around, inherited = (simulated(own, app, 6, initial_arrays=start).arrays for own in both)
+    around, inherited = (simulated(own, app, 6, initial_arrays=start, timeout=None).arrays for own in both)
     np.testing.assert_equal(numpy_of(around), numpy_of(inherited))
     refused("server_round=0: FedDualAvg counts rounds from 1", FedDualAvg().configure_train, 0, around, {}, None)
 
