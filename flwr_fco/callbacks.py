@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -367,6 +368,12 @@ class Checkpoint(Callback):
             advice = "take care that no other run saves itself there"
             logger.warning("%s.lock cannot be locked (%s): %s", self.path, error, advice)
             self._lock = None
+        else:
+            # A process that was killed while it saved has left half a file, as large as this one.
+            mine = [each for each in self.path.parent.iterdir() if each.name.startswith(f".{self.path.name}.")]
+            for partial in [each for each in mine if each.suffix == ".partial"]:
+                with suppress(OSError):
+                    partial.unlink()
 
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""

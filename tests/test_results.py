@@ -51,14 +51,9 @@ class Diary(Callback):
         self.entries.append(("over", max(result.train_metrics_clientapp, default=0)))
 
 
-class Answers(Callback):
-    """Answers what a function makes of the round's number."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def on_round_end(self, server_round, arrays, metrics):
-        return self.answer(server_round)
+def answers(answer):
+    """A callback that answers what a function makes of the round's number."""
+    return type("Answers", (Callback,), {"on_round_end": lambda self, number, *_: answer(number)})()
 
 
 def test_the_hooks_are_called_in_order_with_models_and_metrics():
@@ -80,7 +75,7 @@ TENSOR = type("Tensor", (float,), {"tolist": float.__pos__})
 @pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1), TENSOR])
 def test_numbers_that_a_callback_adds_reach_those_after_it_and_the_result(kind):
     diary = Diary()
-    result, _ = play(2, Answers(lambda number: (False, {"own": kind(number)})), diary)
+    result, _ = play(2, answers(lambda number: (False, {"own": kind(number)})), diary)
     added = [entry[2]["own"] for entry in diary.entries if entry[0] == "end"]
     assert added == [row["own"] for row in result.rows()] == [kind(1), kind(2)]
     assert all(type(number) in (int, float, bool) for number in added)
@@ -90,7 +85,7 @@ def test_numbers_that_a_callback_adds_reach_those_after_it_and_the_result(kind):
 @pytest.mark.parametrize("word", [bool, np.bool_, np.array, lambda stop: stop or None, lambda stop: (stop, {})])
 def test_any_callback_ends_the_run_after_all_have_had_the_round(word):
     diary = Diary()
-    _, rounds = play(9, Answers(lambda number: word(number == 2)), diary)
+    _, rounds = play(9, answers(lambda number: word(number == 2)), diary)
     assert rounds == diary.entries[-2][1] == 2
     if not isinstance(word(True), tuple):
         assert play(9, lambda number, *_: word(number == 2))[1] == 2
@@ -102,7 +97,7 @@ NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False
 @pytest.mark.parametrize(
     ("callback", "said"),
     [
-        *((Answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
+        *((answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
         (lambda *_: {}, "returned a dict; expected True, False or None"),
         *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
         *(

@@ -193,6 +193,10 @@ def test_a_file_is_whole_at_every_point_of_its_writing(path):
     for at in [*range(1, calls - 20, calls // 10), *range(calls - 20, calls + 1)]:
         killed(lambda at=at: strategy.saved.save(path), at, names)
         strategy.saved.read(path)
+    # What the killed ones have left goes with the next run.
+    assert [*path.parent.glob(".run.npz.*.partial")]
+    play(make(FedDAGT), path, 1)
+    assert {entry.name for entry in path.parent.iterdir()} == {"run.npz", "run.npz.lock"}
 
 
 # --- files that are not what they should be ---------------------------------------------------------------------
