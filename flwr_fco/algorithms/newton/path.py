@@ -514,14 +514,11 @@ class NewtonPath(ProximalNewton):
         fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
         most = violations(np.abs(gradient) + errors, penalty)
-        working = own.mask.copy()
-        if shares.any():
+        scores = violations(gradient if shares.any() else Known.gradient_of(about), penalty)
+        if shares.any() and "errors" in next(iter(about)).vectors:
             # As it will be at the trial point, and where it is known exactly, as it is.
-            scores = violations(gradient, penalty)
-            exact = about.sum("errors") == 0.0 if "errors" in next(iter(about)).vectors else np.zeros_like(working)
+            exact = about.sum("errors") == 0.0
             scores[exact] = np.maximum(scores, violations(about.sum("gradient"), penalty))[exact]
-        else:
-            scores = violations(Known.gradient_of(about), penalty)
         missing = (own.trial != 0.0) | (scores > 1.0)
         missing[block.on] = False
         slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh
@@ -533,9 +530,9 @@ class NewtonPath(ProximalNewton):
             elif slow and not state.precise[fold]:
                 # Rounded to single precision it is not good enough.
                 state.precise[fold], missing[block.on] = True, True
-            wanted = missing
-            working = missing.copy()
+            wanted, working = missing, missing.copy()
         else:
+            working = own.mask.copy()
             wanted = working | missing if missing.any() or slow else np.zeros_like(missing)
         # A number that travels rounded is not read as a slope of the next step.
         working[block.on] = True
