@@ -51,8 +51,9 @@ __all__ = ["Answer", "Certificate", "Request", "certificate", "reported_at", "se
 Matrix = NDArray[np.float64]
 #: Numbers that are the same for all clients.
 _AGREED = ("l2", "convex")
-#: By how much a lower bound may be above the objective by rounding, relative to both.
-_NEGATIVE = 1e-9
+#: By how much a lower bound may be above the objective by rounding, relative to both: of a model in double precision,
+#: and of another one, whose rounding may be beyond a bound.
+_NEGATIVE = {True: 1e-9, False: 1e-6}
 
 
 class Request(NamedTuple):
@@ -216,7 +217,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     answers = yield Request("duality", about, ("conjugate",), check=check_conjugate)
     lower = -_mean(answers, "conjugate") - support
     gap = float(objective - lower)
-    if gap < -_NEGATIVE * (abs(objective) + abs(lower)):
+    if gap < -_NEGATIVE[psi.layout.double] * (abs(objective) + abs(lower)):
         raise NoAnswerError(
             f"the objective, {objective:.9g}, is below a lower bound of all its values, {lower:.9g}: the clients' "
             "answers contradict each other"

@@ -442,8 +442,10 @@ class BoundRegularizer:
         return [(place, part, w[place].reshape(shape)) for place, shape, part in self.parts]
 
     def value(self, w: Vector) -> float:
-        """Return psi(w)."""
-        return sum((part.value(own) for _, part, own in self._own(w)), 0.0)
+        """Return psi(w); a bound of which a model in single precision has no number holds up to its rounding."""
+        found = sum((part.value(own) for _, part, own in self._own(w)), 0.0)
+        single = found == math.inf and not self.layout.double
+        return sum((part.value(own) for _, part, own in self._own(w.astype(np.float32))), 0.0) if single else found
 
     def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; arrays that psi does not act on are copied."""

@@ -297,7 +297,8 @@ def test_a_point_out_of_a_constraint_has_an_infinite_value():
         (L2Ball(1.0), [0.6, -0.8], [0.6, -0.81]),
         (Simplex(), Simplex().prox(np.zeros(30_000), 0.0), [1.5, -0.5]),
         (Simplex(), [1.0, 0.0], [0.5, 0.4]),
-        (Box(0.0, 1.0), [0.0, 1.0], [0.0, 1.1]),
+        # A bound holds in the user's precision.
+        (Box(-0.1, 0.1).bind(Layout.from_arrays({"w": np.float32([0, 0])})), [float(np.float32(0.1)), 0], [0.11, 0]),
     ):
         assert psi.value(np.array(inside)) == 0.0
         assert psi.value(np.array(out)) == psi.value(np.array([NAN, 0.0])) == INF
