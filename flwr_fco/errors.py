@@ -43,11 +43,12 @@ _SIGNS = {
     "short:": SHORT_MOD,
     # The error says what to do.
     "Flower's own ClientApp": "",
-    "fitins.parameters": OLD_CLIENT,
-    "evaluateins.parameters": OLD_CLIENT,
+    # Of fitins and evaluateins.
+    "ins.parameters": OLD_CLIENT,
     "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",
     "No evaluate function registered": "The ClientApp has no @app.evaluate(): add one, or give the strategy "
     "fraction_evaluate=0.0",
+    "No query function registered": "The ClientApp answers no questions: make it with client_app (an estimator's own)",
     "'dual'": FOR_A_MODEL,
     '"dual"': FOR_A_MODEL,
 }

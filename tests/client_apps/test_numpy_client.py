@@ -14,7 +14,6 @@ flower, common = pytest.importorskip("flwr.client"), pytest.importorskip("flwr.c
 TARGETS = [np.random.default_rng(0).normal(size=(6, 5)), np.ones(3)]
 START = {"a": np.zeros((6, 5)), "b": np.zeros(3)}
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
-SPARSE = {**DENSE, "density": 0.4, "wire": Short()}
 
 
 def go(client, options=None, mods=(), **more):
@@ -55,13 +54,14 @@ class Client(flower.Client):
 @pytest.mark.parametrize("made", [NumPyClient, lambda: NumPyClient().to_client(), lambda: Client().to_client()])
 def test_a_client_of_the_earlier_interface_trains_and_evaluates(made):
     SEEN.clear()
-    texts = {"train_metrics_aggr_fn": lambda contents, _: {"train_loss": float(contents[0]["config"]["note"])}}
-    result = go(made(), texts, train_config=(config := ConfigRecord({"lr": 0.1})))
+    config, texts = ConfigRecord({"lr": 0.1}), lambda contents, _: {"train_loss": float(contents[0]["config"]["note"])}
+    result = go(made(), {"train_metrics_aggr_fn": texts}, train_config=config)
     np.testing.assert_allclose(result.arrays["a"].numpy(), (1 - 0.5**8) * TARGETS[0])
     assert result.train_metrics_clientapp[8]["train_loss"] == 0.5
     assert [result.evaluate_metrics_clientapp[8][name] for name in ("loss", "accuracy")] == [0.25, 0.5]
     assert (dict(config), SEEN[0]) == ({"lr": 0.1}, {"lr": 0.1, "server-round": 1, "server_round": 1})
-    assert np.count_nonzero(go(made(), SPARSE, [short_mod()]).arrays["a"].numpy()) == 12
+    short = go(made(), {**DENSE, "density": 0.4, "wire": Short()}, [short_mod()])
+    assert np.count_nonzero(short.arrays["a"].numpy()) == 12
 
 
 def test_numbers_of_numpy_are_numbers_and_the_loss_is_the_clients():
@@ -73,9 +73,8 @@ def test_numbers_of_numpy_are_numbers_and_the_loss_is_the_clients():
             return np.float32(0.25), 10, {"loss": 7.0, "accuracy": np.float32(0.5)}
 
     result = go(Own())
-    assert [result.train_metrics_clientapp[8][name] for name in ("f", "i", "b")] == [0.5, 3, 1]
-    assert [result.evaluate_metrics_clientapp[8][name] for name in ("loss", "accuracy")] == [0.25, 0.5]
-    assert not result.left_out
+    numbers = {**result.train_metrics_clientapp[8], **result.evaluate_metrics_clientapp[8], "out": len(result.left_out)}
+    assert [numbers[name] for name in ("f", "i", "b", "loss", "accuracy", "out")] == [0.5, 3, 1, 0.25, 0.5, 0]
 
 
 BAD = common.FitRes(common.Status(common.Code.FIT_NOT_IMPLEMENTED, "no GPU"), common.Parameters([], ""), 0, {})
