@@ -21,7 +21,6 @@ from flwr_fco.strategies import FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
 
 STRENGTH = 0.3
-NAN = np.nan
 
 
 def strategy(**options):
@@ -147,7 +146,7 @@ def test_a_model_that_no_longer_moves_ends_the_run():
         # Rounds without a score do not count.
         ({"validation": "server/score", "mode": "max", "patience": 2}, [None, 5, None, 7, None, 6, 6.5, 9], 7, 4),
         # A score that is NaN is not the best, not even the first.
-        ({"validation": "server/score", "patience": 2}, [NAN, 2.0, NAN, NAN, 1.0], 4, 2),
+        ({"validation": "server/score", "patience": 2}, [np.nan, 2.0, np.nan, np.nan, 1.0], 4, 2),
         ({"validation": "server/score", "patience": 2}, [1.0, 1.0, 1.0, 0.0], 3, 1),
         ({"validation": "server/score", "patience": 1, "every": 2}, [1.0, 3.0, 0.0, 4.0, 1.0], 4, 2),
         ({"tol": 4.0, "certificate": "server/score"}, [9.0, 8.0, 4.5, 4.0, 3.0], 4, None),
@@ -209,9 +208,8 @@ def result():
     return run(strategy, clients(), 200, fraction_evaluate=1.0, **scores)
 
 
-def test_two_hundred_rounds_print_a_few_lines_with_the_last_round(result, capsys):
-    print(result)
-    text = capsys.readouterr().out
+def test_two_hundred_rounds_print_a_few_lines_with_the_last_round(result):
+    text = f"{result}"
     assert len(text.splitlines()) <= 8
     assert max(map(len, text.splitlines())) < 400
     nonzero = np.count_nonzero(result.arrays["coefficients"].numpy())
@@ -293,8 +291,7 @@ def test_a_damaged_file_and_one_of_another_format_are_refused(tmp_path):
     path = tmp_path / "model.npz"
     save_npz(MODEL, path)
     whole = path.read_bytes()
-    np.save(tmp_path / "array.npy", np.ones(3))
-    for content in (whole[: len(whole) // 2], b"", b"text", (tmp_path / "array.npy").read_bytes()):
+    for content in (whole[: len(whole) // 2], b"", b"text", whole[whole.index(b"\x93NUMPY") : 400]):
         path.write_bytes(content)
         refused(r"is no \.npz file", load_npz, path)
     refused("missing", load_npz, tmp_path / "missing.npz", kind=FileNotFoundError)

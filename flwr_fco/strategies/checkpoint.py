@@ -309,7 +309,7 @@ class Saved:
         for name, history in self._histories.items():
             kind: Any = dict if name == "callbacks" else MetricRecord
             history.update({number: kind(row) for number, row in _rows_of(tree["histories"][name]).items()})
-        if tree["nodes"]:
+        if tree["nodes"] and hasattr(run.grid, "restore"):
             run.grid.restore(tree["nodes"])
         self._of_callbacks = tree["callbacks"]
 

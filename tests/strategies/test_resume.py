@@ -203,8 +203,7 @@ def test_a_file_is_whole_at_every_point_of_its_writing(path):
 
 
 def tampered(path):
-    with np.load(path) as file:
-        arrays = dict(file)
+    arrays = read_npz(path)
     name = next(name for name, array in arrays.items() if array.dtype == np.float64)
     np.savez(path, **{**arrays, name: arrays[name] + 1.0})
 
@@ -343,9 +342,14 @@ def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, path, tmp
     refused(said, go, tmp_path / "other.npz", 8, resume=path, **other)
 
 
-def test_options_that_may_change_may(path):
+def test_options_that_may_change_may_and_the_grid_too(path, monkeypatch):
     whole = whole_run(lambda: make(FedDAGT), path)
     play(make(FedDAGT), path, 3)
+    with monkeypatch.context() as patch:
+        # A ServerApp's grid has clients of its own.
+        patch.delattr(fco.simulation.InProcessGrid, "restore")
+        strategy = make(FedDAGT)
+        assert described(play(strategy, path.with_name("there.npz"), resume=path), strategy)[0] == whole[0]
     changed = {"bounds": fco.Bounds(max_ratio=500.0), "on_divergence": "warn", "min_available_nodes": 1}
     strategy = make(FedDAGT, **changed, participation=fco.Participation(node_timeout=3.0))
     assert described(play(strategy, path, resume=path), strategy) == whole
