@@ -106,6 +106,7 @@ def test_a_page_says_what_its_blocks_need_beside_the_package(page):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     known = {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]} | {"flwr_fco", "sklearn"}
     used = {name for block in blocks(page) for name in re.findall(r"^(?:import|from) (\w+)", block, flags=re.MULTILINE)}
+    used |= {"pandas"} if re.search(r"\.table\(\)|as_frame=True", "".join(blocks(page))) else set()
     said = " ".join(re.findall(r"pip install ([^`]*)", text_of(page))).replace("-", "_")
     assert [name for name in used - known - sys.stdlib_module_names if not re.search(rf"\b{name}\b", said)] == []
 
