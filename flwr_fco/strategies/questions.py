@@ -381,7 +381,9 @@ def certify(run: Run, w: Vector) -> Certificate:
             answers = None
         about = here
     if not (math.isfinite(found.objective) and math.isfinite(found.value)):
-        raise NoAnswerError(f"objective={found.objective:g}, {found.kind}={found.value:g} of the clients' answers")
+        psi = run.problem.psi
+        whose = f"a model outside of {type(psi.regularizer).__name__}" if psi.value(w) == math.inf else "the answers"
+        raise NoAnswerError(f"objective={found.objective:g}, {found.kind}={found.value:g}, of {whose}")
     return found
 
 
