@@ -93,8 +93,7 @@ class ClientApp(TaskApp):
     def __init__(
         self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None, disclosure: Disclosure | None = None
     ) -> None:
-        answering = _Answering(Limits() if limits is None else limits, _of_a_loop(disclosure))
-        own = [*checked_mods(mods), answering]
+        own = [*checked_mods(mods), _Answering(Limits() if limits is None else limits, _of_a_loop(disclosure))]
         super().__init__(own if disclosure is None else [partial(answered, disclosure), *own])
         self.query("question")(_no_answer)
 

@@ -127,14 +127,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
-        groups = self.param_groups
-        shapes = {name: tuple(p.shape) for g in groups for name, p in zip(g["names"], g["params"], strict=True)}
+        pairs = (zip(group["names"], group["params"], strict=True) for group in self.param_groups)
+        shapes = {name: tuple(p.shape) for name, p in chain.from_iterable(pairs)}
         common = self.defaults["apply_to"]
         acted_on = dict[PerParameter, list[str]]()
         rows = [(name, shape, "float64", True, False) for name, shape in shapes.items()]
         by_default = set(Layout.from_header(rows).applying(common).regularized_names)
         regularizers: dict[str, Regularizer | None] = {}
-        for group in groups:
+        for group in self.param_groups:
             psi, names, patterns = group["regularizer"], group["names"], group["apply_to"]
             own = by_default if patterns == common else matching(names, patterns or ())
             hit = set(names) if group["everywhere"] else own
@@ -506,14 +506,11 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     """
     shape = tuple(like.shape)
     regularizer.check_shape("the tensor", shape)
-    terms = regularizer.terms()
-    groups = regularizer.groups_of(shape)
-    inner = regularizer.of_values()
-    if terms is not None:
+    if (terms := regularizer.terms()) is not None:
         return _termwise(terms, like)
-    if groups is not None:
+    if (groups := regularizer.groups_of(shape)) is not None:
         return _grouped(groups, like)
-    if inner is not None:
+    if (inner := regularizer.of_values()) is not None:
         return _spectral(regularizer, inner)
     if isinstance(regularizer, NofM):
         return _n_of_m(regularizer)
