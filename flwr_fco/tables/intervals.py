@@ -486,11 +486,11 @@ class Inference:
         lines = [("Intervals", f"{100 * level:g} %, {self._how(found, sums)}; q over {len(indices)} columns"), *more]
         few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
         text = f"of {len(own)} of {len(sums.each)} sites{self._reasons(doubted)}{few * (len(own) < _SITES)}"
-        lines.append(("Own estimates", text))
-        text = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
-        lines.append(("Between sites", text))
+        doubt = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
+        lines += [("Own estimates", text), ("Between sites", doubt)]
         if trend is not None:
             text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
+            text += " of rows, as if they were independent" * (sums.meat is not None)
             lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
         # A model is kept without the sites' Hessians.
         of = sums.rows, float(len(sums.each)), sums.intercepts
