@@ -547,8 +547,8 @@ class Inference:
         count = len(self.names)
         together = found.error
         if self.cluster == "site" and found.inverse is not None:
-            # A site's own error knows of no spread between sites.
-            together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
+            # A site's own error knows of no spread between sites, and of no unit of the weights.
+            together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.rows)
         given = {
             self._named(own): tuple(own.vectors[name][:count] for name in ("estimate", "error", "degrees"))
             for own in self.reported

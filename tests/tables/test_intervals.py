@@ -110,6 +110,9 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
     # Six sites of one class add nothing.
     count = 25 if kind == "lasso" else 19
     assert f"clustered by {count} sites" in model.summary()
+    unequal = [1.0 + np.arange(len(y)) % 2 for y in targets]
+    units = ([unit * own for own in unequal] for unit in (1.0, 1e-6))
+    assert_allclose(*(column(here(kind, parts, targets, own, cluster="site"), "fixed") for own in units), rtol=1e-6)
     estimate, error, upper = np.array(column(model, "estimate", "standard error", "upper"))
     assert_allclose(upper, estimate + stats.t.isf(0.025, count - 1) * error)
     frames = [pd.DataFrame(X, columns=NAMES).assign(patient=np.arange(len(X)) // 3) for X in parts]
@@ -171,8 +174,7 @@ def test_rates_are_over_the_columns_asked_for_estimates_of_the_whole_model():
     assert np.isnan(some[1]["estimate"])
     assert "q over 2 columns" in model.summary()
     assert [some[j]["estimate"] for j in (0, 2)] == [whole[j]["estimate"] for j in (0, 2)]
-    rates = stats.false_discovery_control([whole[j]["p"] for j in (0, 2)])
-    assert_allclose([some[j]["q"] for j in (0, 2)], rates)
+    assert_allclose([some[j]["q"] for j in (0, 2)], stats.false_discovery_control([whole[j]["p"] for j in (0, 2)]))
 
 
 # --- what a site says of itself -------------------------------------------------------------------------------------
@@ -566,8 +568,7 @@ def test_errors_that_vary_have_welchs_test():
     rng = np.random.default_rng(1)
     groups = [rng.normal(scale=1.0 + m, size=5 + 2 * m) for m in range(5)]
     summaries = (np.array([[of(own)] for own in groups]) for of in (np.mean, stats.sem, lambda own: len(own) - 1.0))
-    theirs = stats.f_oneway(*groups, equal_var=False)
-    assert between(*summaries)["p of Q"][0] == pytest.approx(theirs.pvalue, rel=1e-9)
+    assert_allclose(between(*summaries)["p of Q"], stats.f_oneway(*groups, equal_var=False).pvalue, rtol=1e-9)
 
 
 def test_means_are_those_of_statsmodels():
