@@ -88,8 +88,9 @@ _NO_NUMBERS = (
     (
         ("categor", "str", "utf8", "enum"),
         (str,),
-        "texts or categories; expected numbers. Agree on the categories at all sites, and give a column for each, such "
-        'as pandas.get_dummies(X[{!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)',
+        "texts or categories; expected numbers. For numbers with a decimal comma, pandas.read_csv(..., decimal=','). "
+        "For categories, agree on them at all sites, and give a column for each, such as "
+        'pandas.get_dummies(X[{!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)',
     ),
     (
         ("date", "time", "period", "duration"),

@@ -829,6 +829,8 @@ class FederatedCoxRegression(Federated):
         if any(own.dtype.kind in "mM" and np.isnat(own).any() for own in (*pair, *more.values())):
             # As a number NaT is before all times.
             raise ConfigurationError("y has a date or a span that is missing (NaT); leave such rows out")
+        if pair[0].dtype.kind == "M" and _ENTRY not in more:
+            raise ConfigurationError("y has dates, and no 'entry'; expected times since each row's start, such as days")
         try:
             times, events = (own.astype(np.float64) for own in pair)
             entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)

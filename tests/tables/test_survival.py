@@ -184,6 +184,7 @@ def test_targets_of_another_form_are_refused_in_words():
         ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
         (FIRST.assign(entry=FIRST["time"]), r"entry\[0\] is not before times\[0\]"),
         (PLAIN[0] * [1, 0], "no client has an event while somebody else of its stratum is at risk"),
+        (DATES.drop(columns="entry"), "y has dates, and no 'entry'"),
         # A date that is missing is not the earliest one.
         (DATES.assign(time=DATES["time"].mask(np.arange(90) < 5)), r"part 0: .*y\['time'\] in 5 of 90 rows"),
         (DATES.assign(entry=DATES["entry"].mask(np.arange(90) < 5)), r"part 0: .*y\['entry'\] in 5 of 90 rows"),
