@@ -249,6 +249,8 @@ class Sites:
         What the rows of all weigh.
     weighted : bool
         Whether rows have weights other than 1.
+    means, variances, within : ndarray of float64, shape (number of sites, d)
+        Of the columns, the last within strata.
     """
 
     def __init__(
@@ -259,15 +261,15 @@ class Sites:
         self.timeout = timeout
         self.tables = tables
         self.names = names
+        self.means, self.variances, self.within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
+        with np.errstate(over="ignore"):  # of a mean that a site makes up
+            binary = np.isclose(self.variances, self.means * (1.0 - self.means), atol=_ROUNDING).all(axis=1)
         known = dict[tuple[float, ...], str]()
-        for site, own in zip(names, answers, strict=True):
-            means, variances = own.vectors["means"], own.vectors["variances"]
-            with np.errstate(over="ignore"):  # of a mean that a site makes up
-                binary = np.isclose(variances, means * (1.0 - means), atol=_ROUNDING)
-            if own.examples < _FEWEST or binary.all():
+        for site, own, same in zip(names, answers, binary, strict=True):
+            if own.examples < _FEWEST or same:
                 # Few rows, or columns of zeros and ones, are the same at two sites by chance.
                 continue
-            sums = np.append(means, own.vectors["gradient"])
+            sums = np.append(own.vectors["means"], own.vectors["gradient"])
             key = own.examples, *(float(f"{number:.10g}") for number in sums)
             if (other := known.setdefault(key, site)) != site:
                 text = f"{site} has the same rows as {other}: all sums are identical. Was one file used at both?"
@@ -323,10 +325,10 @@ class Sites:
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the features of all clients."""
-        each = [(own.weight, own.vectors["means"], own.vectors["variances"]) for own in self.answers]
+        shares = np.array([[own.weight] for own in self.answers])
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = np.sum([weight * means for weight, means, _ in each], axis=0)
-            variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in each], axis=0)
+            mean = (shares * self.means).sum(axis=0)
+            variance = (shares * (self.variances + np.square(self.means - mean))).sum(axis=0)
             return np.asarray(mean), np.asarray(np.sqrt(variance))
 
     def scales(self) -> Vector:
@@ -340,21 +342,17 @@ class Sites:
 
     def squares(self, centre: Vector) -> dict[int | None, Vector]:
         """Return at least the mean squares of each partition's columns about a centre."""
-        found = dict[int | None, Vector]()
-        for own in self.answers:
-            with np.errstate(over="ignore"):  # of a mean that a site makes up
-                # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-                means = own.vectors["means"]
-                apart = np.abs(means - centre) + _ROUNDING * np.abs(means)
-                found[own.partition] = own.vectors["variances"] + np.square(apart)
-        return found
+        with np.errstate(over="ignore"):  # of a mean that a site makes up
+            # A mean has a rounding error, which is large beside the deviations of columns far from 0.
+            apart = np.abs(self.means - centre) + _ROUNDING * np.abs(self.means)
+            found = self.variances + np.square(apart)
+        return {own.partition: squares for own, squares in zip(self.answers, found, strict=True)}
 
     def columns(self, *, levels: bool) -> Columns:
         """Return how the columns are; `levels`: whether the model has some, which take up constants."""
         mean, deviations = self.moments()
         same = _constant(deviations, mean)
-        each = [(np.sqrt(np.abs(own.vectors["within"])), own.vectors["means"]) for own in self.answers]
-        within = np.all([_constant(spread, means) for spread, means in each], axis=0)
+        within = np.all(_constant(np.sqrt(np.abs(self.within)), self.means), axis=0)
         if not levels:
             # A constant column is the intercept then, and columns about a centre are another model's.
             return Columns(same & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
@@ -372,11 +370,10 @@ class Sites:
             If it is infinite, or a site says a variance below 0.
         """
         scales = self.scales()
-        variances, means = (np.array([own.vectors[name] for own in self.answers]) for name in ("variances", "means"))
-        for site, reported in zip(self.names, variances, strict=True):
+        for site, reported in zip(self.names, self.variances, strict=True):
             if (reported < 0.0).any():
                 raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
-        own = np.sqrt(variances)
+        means, own = self.means, np.sqrt(self.variances)
         usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
         for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
             m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
