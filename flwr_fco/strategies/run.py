@@ -313,9 +313,8 @@ class Run:
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""
-        if self.over is None:
-            return str(self.method.metrics(self.problem, self.state).get("finished", ""))
-        return self.over
+        over = self.over
+        return str(self.method.metrics(self.problem, self.state).get("finished", "")) if over is None else over
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -335,6 +334,13 @@ class Run:
             prefix = f"{type(self.method).__name__}.retrieve returned {short(found)}"
             raise ConfigurationError(f"{prefix}; expected an array of shape ({problem.layout.size},)")
         return problem.layout.rounded(average.point(found))
+
+    def last(self) -> tuple[Vector, ArrayRecord]:
+        """Return the model from which clients train that are sent one: the last point, whatever of it users see."""
+        if self.options.output == "last" or self.state.round == 0:
+            return self.point, self.arrays
+        point = self.seen(self.problem, self.state, PointAverage("last"))
+        return point, model_record(self.problem.layout, point, self.passed)
 
     def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
         """Make a point the model that the user sees."""
@@ -358,8 +364,7 @@ class Run:
         layout = self.problem.layout
         with in_words(f"{who} arrays that are no model", ConfigurationError, passing=()):
             point, passed = model_vector(layout, arrays)
-        state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
-        self.state = state
+        self.state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
         self.passed = passed
         self.point = point
         self.arrays = arrays.copy()

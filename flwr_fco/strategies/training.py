@@ -168,7 +168,7 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
     current = run.current
     options = run.options
     if options._unmodified:
-        return _to_all(run, nodes, model_message(options, run.arrays, run.config), "")
+        return _to_all(run, nodes, model_message(options, run.last()[1], run.config), "")
     tasks = list(_tasks(run, nodes, set(lost)))
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):

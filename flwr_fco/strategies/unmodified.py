@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.core.layout import Layout, Vector, dense
 from flwr_fco.core.logs import logger
+from flwr_fco.core.schema import listed
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of, model_vector
@@ -18,8 +19,6 @@ from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, are_numbers, is_
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
-
-_SHOWN = 5
 
 
 def check_unmodified(options: Any) -> None:
@@ -165,17 +164,12 @@ class Untrained:
         before = self.names
         self.names = still if self.names is None else self.names & still
         if before is None and still:
-            logger.info("no client has trained %s: they stay as they are until one does", _listed(still))
+            logger.info("no client has trained %s: they stay as they are until one does", listed(sorted(still)))
         elif moved := (before or set()) - still:
-            logger.info("clients train %s now", _listed(moved))
+            logger.info("clients train %s now", listed(sorted(moved)))
 
     def without(self, layout: Layout) -> Layout:
         """Return the layout in which psi does not act on these arrays."""
         if not self.names:
             return layout
         return layout.regularizing({*layout.regularized_names} - self.names)
-
-
-def _listed(names: set[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(sorted(names)[:_SHOWN]) + (f" and {more} more arrays" if more > 0 else "")

@@ -373,7 +373,7 @@ def unmodified(rounds=20, *, steps=4, rate=0.05, extra=None, **options):
 
 
 KNOWN = {"client_lr": 0.05, "work": Steps(1)}
-ALIKE = [(1, KNOWN, {"regularizer": L1(0.3)}), (3, {}, {"density": Density(0.5, rounds=3)})]
+ALIKE = [(1, KNOWN, {"regularizer": L1(0.3), "output": Average()}), (3, {}, {"density": Density(0.5, rounds=3)})]
 
 
 @pytest.mark.parametrize(("steps", "known", "more"), [*ALIKE, (1, {}, {"regularizer": L1Ball(2.0)})])
