@@ -1,7 +1,7 @@
 """Intervals of simulated federations: how often they cover the truth, and how often Q rejects what is true.
 
-    python benchmarks/coverage.py           500 federations of each setting, 1,000 of rare outcomes; about 40 minutes of
-                                            one core; writes benchmarks/coverage.json
+    python benchmarks/coverage.py           500 federations of each setting, 1,000 of rare outcomes and of clusters;
+                                            about 45 minutes of one core; writes benchmarks/coverage.json
     python benchmarks/coverage.py --quick   2 of each, without bars: some seconds
     python benchmarks/coverage.py --only Cox    settings that begin so; the others stay as they are stored
 
@@ -10,7 +10,8 @@ drawn from the seed (setting, i), so that each can be drawn again. The bars are 
 standard errors (of 500 federations) of .95; logistic with 20 events a column at least .92 of coefficients that are not
 0, and .93 to .98 of those that are, Cox likewise; Hartung and Knapp's at least .93 where sites differ; Q rejects .03 to
 .07 at the level .05 where they do not. Of rare outcomes in unequal sites .935 to .965, and .035 to .065 of tests that
-reject what is true. What covers less, without a bar: one effect for sites that differ, and one intercept of them all.
+reject what is true. What covers less, without a bar: one effect for sites that differ, one intercept of them all, and
+robust errors of some hundred clusters, which are those of R's coxph.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit
 from shared import options_of, print_row
@@ -168,6 +170,30 @@ def rare(baselines: str, site_intercepts: Any, rng: np.random.Generator) -> dict
     return {**split(rows, truth), "type I": p.mean(), "a false q": float(q.any()), "Rao rejects": test.mean()}
 
 
+def clustered(rng: np.random.Generator) -> dict[str, float]:
+    """Cox: 200 patients of two to four rows with a weight for each patient, and ten columns; some 370 events.
+
+    Patients differ by a positive stable frailty, with which hazards are proportional in the mean too, with coefficients
+    .8 times those of a patient (Hougaard: A class of multivariate failure time distributions, Biometrika 1986).
+    """
+    truth = sparse(rng, 10, 4)
+    parts, y, weights = [], [], []
+    scales, shapes = rng.uniform(0.5, 5.0, SITES), rng.uniform(0.7, 1.5, SITES)
+    for scale, shape in zip(scales, shapes, strict=True):
+        patient = np.repeat(np.arange(40), rng.integers(2, 5, 40))
+        X = rng.normal(0.3 * rng.normal(size=10), 0.8, (patient.size, 10)) + 0.6 * rng.normal(size=(40, 10))[patient]
+        angle, level = rng.uniform(0.0, np.pi, 40), rng.exponential(size=40)
+        frailty = (np.sin(0.2 * angle) / level) ** 0.25 * np.sin(0.8 * angle) / np.sin(angle) ** 1.25
+        hazard = frailty[patient] * np.exp(X @ truth / 0.8)
+        ends = scale * (rng.exponential(size=patient.size) / hazard) ** (1.0 / shape)
+        stops = scale * rng.exponential(2.0, patient.size)
+        parts.append(pd.DataFrame(X).rename(columns="x{}".format).assign(patient=patient))
+        y.append(np.column_stack([np.minimum(ends, stops), ends <= stops]))
+        weights.append(rng.lognormal(0.0, 0.5, 40)[patient])
+    model = FederatedCoxRegression(cluster="patient").fit(parts, y, weights, intervals=True)
+    return split(model.summary().rows, truth)
+
+
 Setting = tuple[Callable[[np.random.Generator], dict[str, float]], dict[str, tuple[float, float]]]
 SETTINGS: dict[str, Setting] = {
     "squares, 200 rows, 300 columns": (partial(squares, 200, 300, FederatedLasso(0.2)), {"not 0": LINEAR, "0": LINEAR}),
@@ -184,6 +210,7 @@ SETTINGS: dict[str, Setting] = {
     "rare, baselines differ": (partial(rare, "differ", None), RARE),
     "rare, baselines follow a column": (partial(rare, "linked", None), RARE),
     "rare, baselines differ, site_intercepts='common'": (partial(rare, "differ", "common"), {}),
+    "Cox, 200 clusters with weights, 10 columns": (clustered, {}),
 }
 
 
@@ -211,7 +238,7 @@ def main() -> int:
     for number, (name, (_, bars)) in enumerate(SETTINGS.items()):
         if not name.startswith(only):
             continue
-        count = RARE_ONES if bars is RARE else FEDERATIONS
+        count = RARE_ONES if bars is RARE or "clusters" in name else FEDERATIONS
         found = results[name] = measured(number, QUICK if quick else count)
         shares = {key: value for key, value in found.items() if isinstance(value, list)}
         texts = [f"{key} {mean:.3f} ({error:.3f})" for key, (mean, error) in shares.items()]
