@@ -104,7 +104,7 @@ class FedDualAvgOSP(FedDualAvg):
     Erratum: psi never acts on the dual, which is therefore FedAvg's iterate while the weight of psi grows, and the
     output tends to exactly 0. Only an early window of rounds is useful.
 
-    Its options are those of :class:`FedDualAvg`, which it is with ``client="unmodified"``: such clients begin at the model.
+    Its options are those of :class:`FedDualAvg`, which it is with ``client="unmodified"``: these begin at the model.
 
     References
     ----------
