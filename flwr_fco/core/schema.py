@@ -83,9 +83,9 @@ def difference(site: str, names: Names, others: str, theirs: Names, *, classes: 
     return f"{site} has its columns in another order than {others}: {text}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first names, in quotes and cut, for an error."""
-    shown = [repr(name[:_LETTERS]) for name in names[:_SHOWN]]
+def listed(names: Sequence[Any]) -> str:
+    """Return the first names, in quotes and cut, or numbers, for an error."""
+    shown = [repr(name[:_LETTERS]) if isinstance(name, str) else f"{name}" for name in names[:_SHOWN]]
     return ", ".join(shown) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
 
 

@@ -172,7 +172,7 @@ class Column(Choice):
             )
         unknown = np.isnan(values) & ~lacking
         if self.levels:
-            checks = {f"none of the levels {listed([f'{own}' for own in self.levels])}": unknown}
+            checks = {f"none of the levels {listed(self.levels)}": unknown}
         else:
             low, high = self.range or (-math.inf, math.inf)
             checks = {

@@ -483,7 +483,7 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
         ("age", math.inf, "infinite"),
         ("age", 60.5, "no whole number"),
         ("sex", "female", "none of the levels 'f', 'm'"),
-        ("stage", 0, "none of the levels '1', '2', '3'"),
+        ("stage", 0, "none of the levels 1, 2, 3"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_shown_to_its_site_only(column, entry, fault, caplog):
