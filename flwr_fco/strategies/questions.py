@@ -42,7 +42,7 @@ class LossFacts(NamedTuple):
     convexity : float
         mu, of all clients' losses in the Euclidean norm; 0 if unknown.
     steps : int
-        K, the largest number of steps among the clients.
+        K, the largest number of steps among the clients, of which one counts as ten times their median at most.
     probed : bool
         Whether L was probed at the start point, because a client's loss does not know it.
     clients : int
@@ -271,11 +271,10 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
     convexity = max(claims[0], _SMALLEST_CLAIM * claims[len(claims) // 2])
     smoothness, norm = run.problem.h.smoothness(l2, l1)
-    steps = 1
-    if isinstance(work, FirstOrder):
-        steps = max(work.num_draws(max(1, int(answer.examples))) for answer in answers)
+    draws = [work.num_draws(max(1, int(own.examples))) if isinstance(work, FirstOrder) else 1 for own in answers]
+    steps, _ = bounded_largest(draws, [1.0] * len(draws))
     probed = any(answer.numbers["probed"] for answer in answers)
-    return LossFacts(smoothness, norm, convexity, steps, probed, len(answers), clipped)
+    return LossFacts(smoothness, norm, convexity, int(steps), probed, len(answers), clipped)
 
 
 def bounded_largest(claims: Sequence[float], weights: Sequence[float]) -> tuple[float, int]:
