@@ -435,7 +435,8 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
         # Where nobody is at risk nobody is lost: after the last row survival stays, as in R's survfit.
         hazard = np.divide(d, n, out=np.zeros_like(n), where=n > 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            survival = np.cumprod(1.0 - hazard)
+            # Of a group without rows nothing is known.
+            survival = np.where(n.any(), np.cumprod(1.0 - hazard), np.nan)
             relative = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0)))
             ends_of = survival * np.exp(stats.norm.isf(0.025) * np.array([[-1.0], [1.0]]) * relative)
             spread = survival * relative
