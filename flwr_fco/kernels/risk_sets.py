@@ -124,9 +124,11 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
             if past == 0.0 or left >= _LEFT * size:
                 out[j] = math.exp(scores[j] + scale) * (total - past * entered[j, 0])
                 continue
+            # From the last of its risk sets, which follow each other, to the first: of a short row they are few.
             for other in range(g, last):
-                if entry[j] < times[other]:
-                    out[j] += shares[other] * math.exp(scores[j] - tops[other])
+                if entry[j] >= times[other]:
+                    break
+                out[j] += shares[other] * math.exp(scores[j] - tops[other])
         if begin == first:
             scale = -np.inf
             total = 0.0
