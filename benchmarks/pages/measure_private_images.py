@@ -241,7 +241,7 @@ def tables() -> None:
                     dense[epsilon] = _median(rival, "accuracy")
                 else:
                     panel.axhline(_median(rows, "accuracy"), color="black", linestyle="--", linewidth=1)
-        for (method, points), marker in zip(lines.items(), "os^", strict=True):
+        for (method, points), marker in zip(lines.items(), "o^", strict=True):
             if points:
                 epsilons, ours, theirs = zip(*points, strict=True)
                 panel.plot(epsilons, ours, f"{marker}-", color=OURS, label=labels[method])
