@@ -254,7 +254,7 @@ def tables() -> None:
         panel.minorticks_off()
         without_frame(panel)
     panels[0].set_ylabel("accuracy on MNIST")
-    look = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 10}
+    look = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 10}
     figure.legend(*panels[0].get_legend_handles_labels(), **look)
     title = "At equal density, banded noise and Poisson sampling keep up with FedAvg; dense FedAvg leads"
     save(figure, "private-images.png", title, fontsize=11)
