@@ -49,12 +49,14 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
     running = np.zeros(1 + values.shape[1])
     top = -np.inf
     peak = 0.0
+    still = 0
     for g in range(times.shape[0]):
         first, begin, end, late, stop = spans[g]
         if begin == first:
             running[:] = 0.0
             top = -np.inf
             peak = 0.0
+            still = first
         for place in range(begin, end):
             j = order[0, place]
             if scores[j] > top:
@@ -69,11 +71,14 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
         if stop > late and running[0] < _LEFT * peak:
             running[:] = 0.0
             top = -np.inf
-            for place in range(first, end):
+            # Who has not entered yet does not come back.
+            while entry[order[0, still]] >= times[g]:
+                still += 1
+            for place in range(still, end):
                 j = order[0, place]
                 if entry[j] < times[g]:
                     top = max(top, scores[j])
-            for place in range(first, end):
+            for place in range(still, end):
                 j = order[0, place]
                 if entry[j] < times[g]:
                     _add(weights[j] * math.exp(scores[j] - top), values[j], running)
