@@ -410,9 +410,7 @@ class StrengthPath:
             if not run.finished():
                 prefix = f"{len(models)} of {strategy.strengths.count} strengths are begun"
                 advice = f"give more, or a larger tolerance or ratio (now {strategy.tolerance:g}, {self.ratio})"
-                raise ConfigurationError(
-                    f"{prefix}, not all problems are solved after num_rounds={num_rounds}; {advice}"
-                )
+                raise ConfigurationError(f"{prefix}, not all are solved after num_rounds={num_rounds}; {advice}")
             errors = state.held_out
             if self.cv is None:
                 losses = [held_out_losses(run, w, rows) for w in models] if self.validate else []

@@ -43,7 +43,6 @@ class Member(NamedTuple):
 
 
 _NOBODY = Member()
-_FULL = "the clients' memories do not fit into the folder of temporary files, {}"
 _MORE = "; set TMPDIR to one on a larger disk, or give more memory: client_state=Ledger(max_bytes=...)"
 #: Some systems cannot reserve what a file is to hold.
 _reserve: Any = getattr(os, "posix_fallocate", lambda *about: None)
@@ -258,7 +257,7 @@ class Rows:
                 self._free = [(begin + 8 * self._size * i, row) for i, row in enumerate(block)]
             begin, row = self._free.pop()
             # To write where a full disk has no place is no error, but ends the process.
-            with in_words(_FULL.format(tempfile.gettempdir()), ConfigurationError, _MORE):
+            with in_words(f"the clients' memories do not fit into {tempfile.gettempdir()}", ConfigurationError, _MORE):
                 _reserve(self._file.fileno(), begin, 8 * self._size)
             self._rows[name] = row
         self._rows[name][:] = vector

@@ -236,9 +236,7 @@ class Options(FedAvg):
         if density is None or issubclass(kind, SparseDualAveraging):
             return kind
         if kind is not DualAveraging:
-            prefix = (
-                f"density={density!r}: {type(self).__name__} runs {kind.__name__}, a density is SparseDualAveraging"
-            )
+            prefix = f"density={density!r}: {type(self).__name__} runs {kind.__name__}, and not SparseDualAveraging"
             raise ConfigurationError(f"{prefix}: make yours a subclass of it, or leave density out")
         return SparseDualAveraging
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.problem import Change
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.certificates import Certificate, Request, certificate
 from flwr_fco.core.layout import Vector, all_finite, dense
@@ -200,9 +199,8 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
         If no client answers, or theory has no value for this geometry or these losses.
     """
     facts = _facts(run, names)
-    if run.graph is not None:
-        # Theory depends on the graph, which depends on who is there.
-        run.change(Change(None, math.nan, run.graph.notice(run.nodes.ordered)))
+    # Theory depends on the graph, which depends on who is there.
+    run.change_graph()
     theory = _theory(run, facts)
     chosen = dict[str, float]()
     for name in names:

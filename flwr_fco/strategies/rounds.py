@@ -149,12 +149,12 @@ def run_rounds(
         saved.load(resume, num_rounds)
         result.arrays = run.arrays.copy()
     if saved.stopped:
-        advice = "for more rounds begin another one with its model as initial_arrays"
-        logger.warning("%s: the run of %s was over after round %s, and stays so; %s", name, resume, run.number, advice)
+        text = "%s was over after round %s, and stays so; for more rounds take its model as initial_arrays"
+        logger.warning(text, resume, run.number)
     logger.info("Starting %s strategy:", name)
     logger.info("\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
-    # The state between two rounds, which an error saves; not while a round begins or ends, and half of it has changed.
+    # The state between two rounds, which an error saves; not while a round ends, and half of the run has changed.
     settled: Any = None
     try:
         callbacks.call("on_run_begin", strategy, num_rounds)
@@ -169,10 +169,8 @@ def run_rounds(
             # Of a private round that was released before the run was killed, the rest is to be done.
             if not saved.unfinished:
                 callbacks.call("on_round_begin", number, result.arrays)
-                before, settled = settled, None
                 found = strategy.configure_train(number, result.arrays, train_config, run.grid)
                 messages = _messages(found, f"{name}.configure_train", run)
-                settled = before
                 replies = run.exchange(messages) if len(messages) else []
                 settled = None
                 if len(messages) or run.current.number == number:
@@ -200,7 +198,7 @@ def run_rounds(
                 break
     except BaseException as error:
         done = max(result.train_metrics_clientapp, default=0)
-        if settled is run.state and run.privacy is None:
+        if settled is run.state and not run.changing and run.privacy is None:
             # A private run is saved with each round that it releases.
             callbacks.call("on_save_point", run.number, True)
         if isinstance(error, KeyboardInterrupt):

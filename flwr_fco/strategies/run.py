@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -162,6 +162,8 @@ class Run:
         #: How far the last step of a method with memories has moved the model, relative to its size.
         self.moved = 0.0
         self.overflowed = False
+        #: Whether some parts of the run have followed who has come or gone, and others have not.
+        self.changing = False
         self.indices: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     @property
@@ -297,8 +299,7 @@ class Run:
     @property
     def missing(self) -> list[Node]:
         """Clients that are not connected any more, of a run that asks all in every round."""
-        options = self.options
-        asks_all = options.fraction_train == 1.0 and options.participation.choose_nodes is None
+        asks_all = self.options.fraction_train == 1.0 and self.options.participation.choose_nodes is None
         return [*self.nodes.gone.values()] if asks_all else []
 
     @property
@@ -306,10 +307,18 @@ class Run:
         """The norm of the model, and 1 at least."""
         return max(1.0, euclidean_norm(self.point))
 
-    def change(self, change: Change | None) -> None:
-        """Let the method follow who has come or gone."""
+    def change(self, notice: Callable[[], Change | None]) -> None:
+        """Let the method follow who has come or gone, as somebody takes notice of it."""
+        self.changing = True
+        change = notice()
         if change is not None:
             self.state = self.method.restart(self.problem, self.state, change)
+        self.changing = False
+
+    def change_graph(self) -> None:
+        """Let the graph, if there is one, and the method follow who is connected."""
+        if (graph := self.graph) is not None:
+            self.change(lambda: Change(None, math.nan, graph.notice(self.nodes.ordered)))
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""

@@ -273,9 +273,7 @@ class CompositeStrategy(Options):
         run = self._run
         name = type(self).__name__
         if server_round < 1 and not self._unmodified:
-            raise ConfigurationError(
-                f"server_round={server_round}: {name} counts rounds from 1, as Flower's `start` does"
-            )
+            raise ConfigurationError(f"server_round={server_round}: {name} counts rounds from 1, as `start` does")
         if run is None or (server_round == 1 and run.number > 0):
             run = self.prepare(arrays)
         elif arrays and arrays != run.arrays:
@@ -342,8 +340,7 @@ class CompositeStrategy(Options):
         good = training.good_replies(run, replies)
         everyone = run.method.reads == "everyone"
         # A method that needs everyone also misses who has left, however many are connected.
-        all_ = asked if run.roll is None else len(run.roll.present)
-        least = all_ if everyone else self.participation.min_replies
+        least = len(run.roll.present) if run.roll and everyone else self.participation.min_replies
         if run.privacy is None:
             good, uplinks, done = training.step(run, good, least)
             left_out = asked - len(good) + len(run.nodes.refused) + len(run.missing)

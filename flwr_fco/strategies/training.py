@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone
-from flwr_fco.algorithms.contract.problem import Change, Problem, To
+from flwr_fco.algorithms.contract.problem import Problem, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
@@ -66,21 +66,21 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
     if run.graph is not None:
         needed = run.graph.nodes_needed(needed)
     run.needed = max(needed, len(run.roll.present)) if everyone and run.roll is not None else needed
-    sampled = options.fraction_train, options.min_train_nodes, run.needed
-    nodes = run.nodes.sample(run.grid, number, TRAINING, *sampled)
+    nodes = run.nodes.sample(run.grid, number, TRAINING, options.fraction_train, options.min_train_nodes, run.needed)
     if options.participation.choose_nodes is not None:
         nodes = run.nodes.chosen(options.participation.choose_nodes, number)
     if run.privacy is not None:
         nodes = run.privacy.begin_round(run.nodes.ordered, run.num_rounds, run.problem)
+    run.change_graph()
     if run.graph is not None:
-        run.change(Change(None, math.nan, run.graph.notice(run.nodes.ordered)))
         nodes = run.graph.members(nodes)
-    if run.roll is not None and everyone:
-        if not run.roll.present:
-            run.change(run.roll.notice(run.nodes.ordered))
-        nodes = [node for node in run.nodes.ordered if node.key in run.roll.present]
-    elif run.ledger is not None:
-        run.change(run.ledger.notice(run.ledger.there(run.nodes.ordered, options.participation.evict_after)))
+    if (roll := run.roll) is not None and everyone:
+        if not roll.present:
+            run.change(lambda: roll.notice(run.nodes.ordered))
+        nodes = [node for node in run.nodes.ordered if node.key in roll.present]
+    elif (ledger := run.ledger) is not None:
+        there = ledger.there(run.nodes.ordered, options.participation.evict_after)
+        run.change(lambda: ledger.notice(there))
     logger.info("configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
     return nodes
 
@@ -526,7 +526,7 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
     if gone and not needed:
         text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
         logger.warning(text, named(gone), patience.evict_after)
-        run.change(roll.evict(gone))
+        run.change(lambda: roll.evict(gone))
     elif gone:
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)
         said = next(reasons, "not connected").removesuffix(replies.HONEST)

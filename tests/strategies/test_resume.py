@@ -21,6 +21,7 @@ from flwr_fco.client_apps import client
 from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, FedNewton, Stage, Steps, checkpoint, ledger, run_of
+from flwr_fco.strategies.nodes import Nodes
 
 ROUNDS = 6
 
@@ -181,6 +182,16 @@ def test_who_is_interrupted_within_a_step_resumes_from_before_it(where, path, mo
     strategy = make(FedDAGT)
     found = described(play(strategy, path, resume=path if path.exists() else None), strategy)
     assert (found[0], found[2]) == (whole[0], whole[2])
+
+
+@pytest.mark.parametrize(("where", "at", "saved"), [((Nodes, "sample"), 6, 3), ((FedDAGT.algorithm, "restart"), 1, 0)])
+def test_an_error_before_a_round_saves_the_last_unless_half_has_changed(where, at, saved, path, monkeypatch):
+    plain, calls, own = getattr(*where), itertools.count(), make(FedDAGT)
+    ids = lambda grid: [*grid.partition_ids][: 4 if own.state.round >= 3 else 5]  # noqa: E731
+    monkeypatch.setattr(fco.simulation.InProcessGrid, "get_node_ids", ids)
+    monkeypatch.setattr(*where, lambda *given: interrupt() if next(calls) == at else plain(*given))
+    refused("interrupted", play, own, path, kind=RuntimeError, every=99)
+    assert own.saved.read(path)["parts"]["run"]["number"] == saved
 
 
 def test_a_file_is_whole_at_every_point_of_its_writing(path):
@@ -373,15 +384,14 @@ def head_alone(arrays, message, context):
 
 
 SHORT, PLAIN = (app_of(problem(), [mod]) for mod in (fco.short_mod(), lambda *given: given[2](*given[:2])))
+WIDE = {"app": fco.client_app(by_columns), "start": {"coefficients": np.zeros(60), "intercept": np.zeros(1)}}
+SITES = {"app": app_of(sites("logistic", (30, 41, 25, 30, 25), 6))}
 LONGER = {
     "density": (lambda: make(FedDualAvg, **FALLING), {}),
     "momentum": (lambda: make(FedDualAvg, server_momentum=0.5), {}),
     "extrapolation": (lambda: make(fco.FeDualEx), {}),
     "everyone": (lambda: make(fco.DualFL), {}),
-    "a path": (
-        lambda: make(FedNewton, strengths=fco.Strengths(4, 0.1, folds=3), tolerance=1e-15),
-        {"app": app_of(sites("logistic", (30, 41, 25, 30, 25), 6))},
-    ),
+    "a path": (lambda: make(FedNewton, strengths=fco.Strengths(4, 0.1, folds=3), tolerance=1e-15), SITES),
     "average": (lambda: make(FedDAGT, output=fco.Average()), {}),
     "rates": (lambda: make(FedDualAvg, client_lr="auto"), {}),
     "stages": (lambda: make(fco.MultistepReFedDAGT, reference=fco.Reference(window=3), **STAGES), {}),
@@ -389,10 +399,7 @@ LONGER = {
     "short messages": (lambda: make(FedDualAvg, wire=fco.Short(), **FALLING), {"app": SHORT}),
     "memories in messages": (lambda: make(FedDAGT), {"app": PLAIN}),
     "everyone in messages": (lambda: make(fco.DualFL), {"app": PLAIN}),
-    "memories by columns": (
-        lambda: make(FedDAGT, client_lr=0.5),
-        {"app": fco.client_app(by_columns), "start": {"coefficients": np.zeros(60), "intercept": np.zeros(1)}},
-    ),
+    "memories by columns": (lambda: make(FedDAGT, client_lr=0.5), WIDE),
     "what nobody trains": (
         lambda: FedDualAvg(client="unmodified", fraction_train=0.6, seed=3, **FALLING),
         {

@@ -574,7 +574,7 @@ FEW = {"rounds": 20, "num_strengths": 3}
         (RARE, {"cv": 5}, r"without fold [1-5] of 5: no client has an example of class 1"),
         (None, {"strategy": FedDAGT(regularizer=L1(1.0), client_lr=0.1), "cv": 5}, "cv=5: only FedNewton"),
         (None, {}, "load_evaluation_objective"),
-        (None, {"rounds": 3, "cv": 3}, "not all problems are solved after num_rounds=3"),
+        (None, {"rounds": 3, "cv": 3}, "not all are solved after num_rounds=3"),
         # Of 60 rows, 15 are in each of four folds and 45 outside of it.
         (None, {"disclosure": Disclosure(min_rows=20), "cv": 4, **FEW}, "site has fewer rows for it than min_rows=20"),
         (None, {"disclosure": Disclosure(min_class_rows=5), "cv": 8, **FEW}, "fewer rows than min_class_rows=5"),
