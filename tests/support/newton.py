@@ -31,7 +31,7 @@ def exchanged(objective, psi, w):
     first = asking.shapes_of_first(objective.layout, True)
     zeros = np.zeros(layout.size)
     rows = np.zeros(first.get("references", 0))
-    state = NewtonState(w, w, zeros, zeros, zeros, np.full(4, -1.0), zeros, rows)
+    state = NewtonState(w, w, zeros, zeros, zeros, np.full(4, -1.0), zeros, rows, units=zeros)
     uplink = Uplink(asking.answer(objective, w, True), None, 1, weight=1.0)
     asking.checked(layout, state, uplink, 0.0)
     return asking.opened(state, psi.bind(layout), Replies([uplink]))

@@ -550,13 +550,14 @@ def test_without_a_penalty_the_fit_is_scikit_learns():
         assert ours.fit(X[:4], np.arange(4) % 3).n_iter_ < 200
 
 
-@pytest.mark.parametrize("unit", [1.0, 0.01, 1000.0])
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e6])
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_columns_that_tell_the_outcome_are_named(unit, whole):
-    """A column that is the outcome, or one that no row without an event has."""
+    """A column that is the outcome, or one that no row without an event has; others are the same, or in other units."""
     rng = np.random.default_rng(1)
     table = pd.DataFrame(rng.normal(size=(200, 3)), columns=["age", "sex", "bmi"])
     y = table["age"] + rng.normal(size=200) > 0.0
+    table["again"] = table["bmi"]
     table["dead"] = unit * (y & (whole | (rng.random(200) < 0.3))).astype(float)
     for options in ({"C": np.inf}, {"cv": 3, "penalty_factor": {"dead": 0}}):
         refused("^the outcome is separable by 'dead':", FederatedLogisticRegression(**options).fit, table, y)

@@ -122,7 +122,7 @@ class NewtonState(NamedTuple):
     step : float
         Step size of the trial point.
     curvature : float
-        Smallest eigenvalue of the Hessian on the coordinates that psi leaves alone, at the first point.
+        Smallest eigenvalue of the Hessian on the coordinates that psi leaves alone, at the first point, in `units`.
     population : float
         A digest of the clients and their weights, whose sums the bounds are about; -1 before the first round.
     since : float
@@ -133,6 +133,9 @@ class NewtonState(NamedTuple):
         Number of successful rounds.
     pairs, gradient : ndarray of float64, shapes (2, k, d) and (d,)
         Of :class:`QuasiNewton`: moves and changes of the gradient, and the gradient at the point.
+    units : ndarray of float64, shape (d,)
+        Roots of the first point's curvatures of the coordinates of `curvature`; 0 of all others, and of those that
+        depend on them.
     """
 
     point: Vector
@@ -156,6 +159,7 @@ class NewtonState(NamedTuple):
     round: int = 0
     pairs: Matrix = NOTHING
     gradient: Vector = NOTHING
+    units: Vector = NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +216,7 @@ class ProximalNewton(Algorithm):
         start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
         mask = whole_groups((start != 0.0) | penalty.idle | (primal.size <= self.sizes[0]), penalty)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
-        return NewtonState(start, start, mask, zeros, zeros, np.full(FACTS, -1.0), zeros, rows)
+        return NewtonState(start, start, mask, zeros, zeros, np.full(FACTS, -1.0), zeros, rows, units=zeros)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
@@ -337,7 +341,7 @@ class ProximalNewton(Algorithm):
         The clients' block is that of a point at which it is `share` times as small as at x; 0 if it says nothing of x.
         """
         on, hessian = block
-        state = state._replace(curvature=_curvature(state, known, penalty, block, self.tolerance))
+        state = _watched(state, known, penalty, block, self.tolerance)
         if on.size and share:
             ridge = known.reported.l2 * (on < x.size - num_intercepts(known.psi.layout))
             hessian = share * hessian + np.diag((1.0 - share) * ridge)
@@ -381,8 +385,8 @@ def _set_of(state: Any) -> Indices:
     return np.flatnonzero(state.mask)
 
 
-def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, tolerance: float) -> float:
-    """Return the smallest eigenvalue at the first point of the coefficients that psi leaves alone; -1 if it is none.
+def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance: float) -> Any:
+    """Return the state with the curvature at the first point of the coefficients that psi leaves alone.
 
     Raises
     ------
@@ -397,18 +401,24 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
     here = np.flatnonzero(idle[on])
     # Of some of them the smallest eigenvalue is another one.
     if not here.size or here.size < np.count_nonzero(idle):
-        return float(state.curvature)
-    spectrum = np.linalg.eigvalsh(hessian[np.ix_(here, here)])
-    smallest = float(spectrum[0])
-    largest = float(spectrum[-1])
+        return state
+    if not state.units.any():
+        units = np.zeros(state.units.size)
+        units[on[here]] = _units(hessian[np.ix_(here, here)])
+        state = state._replace(units=units)
+    here = here[state.units[on[here]] > 0.0]
+    units = state.units[on[here]]
+    spectrum = np.linalg.eigvalsh(hessian[np.ix_(here, here)] / np.outer(units, units))
+    smallest, largest = (float(spectrum[k]) if here.size else 0.0 for k in (0, -1))
     if state.curvature == 0.0:
-        return smallest if smallest > _SINGULAR * largest else -1.0
+        return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
     if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0 and state.residual > tolerance:
         size = float(np.abs(state.point[on[here]]).max())
         free = np.flatnonzero(penalty.idle[on])
         # What grows without end is what a Newton step still moves; all else has come to rest.
         step = np.zeros(on.size)
-        step[free] = np.linalg.lstsq(hessian[np.ix_(free, free)], known.gradient[on[free]], rcond=0.0)[0]
+        at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), penalty.at(on[free])
+        step[free] = model.minimise_model(*at)
         effects = np.abs(step[here]) * np.sqrt(hessian.diagonal()[here])
         along = on[here[effects > _PART * effects.max()]]
         raise SeparableError(
@@ -418,7 +428,18 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
             "term to the losses",
             along.tolist(),
         )
-    return float(state.curvature)
+    return state
+
+
+def _units(hessian: Matrix) -> Vector:
+    """Return the roots of the curvatures, 0 of coordinates that have none of their own beside others."""
+    from scipy.linalg.lapack import dpstrf
+
+    units = np.sqrt(np.diag(hessian))
+    scales = np.where(units > 0.0, units, 1.0)
+    _, order, rank, _ = dpstrf(hessian / np.outer(scales, scales), tol=_SINGULAR)
+    units[order[rank:] - 1] = 0.0
+    return units
 
 
 def _named(layout: Layout, indices: Indices) -> str:

@@ -180,7 +180,8 @@ class PathState(NamedTuple):
         each = {name: own[row % len(own)] for name, own in self._asdict().items() if name in _SHARED}
         known: dict[str, Any] = {name: own if own.ndim else float(own) for name, own in each.items()}
         # What is proved zero is said of one model and not of a path's.
-        return NewtonState(**known, proved=np.zeros(self.point.shape[1]), round=self.round)
+        d = self.point.shape[1]
+        return NewtonState(**known, proved=np.zeros(d), round=self.round, units=np.ones(d))
 
     def write(self, row: int, own: NewtonState, status: float) -> None:
         """Write a problem's state into its row."""
