@@ -257,15 +257,13 @@ def _overall(model: Any, answers: Sequence[Answer]) -> dict[str, float]:
 
 def _lines(overall: dict[str, float]) -> list[tuple[str, str]]:
     """Return what is known of all rows in words."""
-    text = f"{overall['concordance']:.4g}, of {overall['pairs']:.0f} pairs within sites (0.5: no better than chance)"
-    lines = [("Concordance", text)]
+    order = f"{overall['concordance']:.4g}, of {overall['pairs']:.0f} pairs within sites (0.5: no better than chance)"
+    text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
+    if "intercept" in overall:
+        text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
     if math.isnan(overall["slope"]):
         text = "the rows determine no slope: scores or outcomes are all the same, or in order without error"
-    else:
-        text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
-        if "intercept" in overall:
-            text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
-    lines.append(("Calibration", text))
+    lines = [("Concordance", order), ("Calibration", text)]
     if "Brier" in overall:
         lines.append(("Brier's score", f"{overall['Brier']:.4g} (0.25: every chance is a half)"))
     return lines
