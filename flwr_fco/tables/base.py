@@ -793,10 +793,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
-        if self.site_intercepts == "local":
-            self._lines.append(("Intercepts", "each site's own, which have stayed there"))
+        self._lines += [("Intercepts", "each site's own, which have stayed there")] * (self.site_intercepts == "local")
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
-        if proved.any():
-            count = np.count_nonzero(proved.all(axis=1))
-            self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
+        text = f"{np.count_nonzero(proved.all(axis=1))} features, which no optimum of the pooled problem has"
+        self._lines += [("Proved zero", text)] * bool(proved.any())

@@ -123,8 +123,7 @@ def summary_of(model: Any) -> Summary:
     lines = [*model._lines[:2], *odds, *model._lines[2:]]
     lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
     text = aligned_columns(shown)
-    if count > _SHOWN:
-        text.append(f"    and {count - _SHOWN} more; all features: .table()")
+    text += [f"    and {count - _SHOWN} more; all features: .table()"] * (count > _SHOWN)
     text += _with_intervals(model._table, rows)
     if model._on_trust:
         text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
@@ -145,10 +144,8 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
             lines += aligned_columns(cells)
-    if table.intercepts:
-        lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]])
-    if len(own) > len(shown):
-        lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
+    lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]])
+    lines += [f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()"] * (len(own) > len(shown))
     return lines
 
 
