@@ -291,8 +291,10 @@ def _check(answer: Answer) -> None:
     present, deviations = said.reshape(-1, len(SAID))[:, [0, 2]].T
     rows, numbers = answer.numbers["rows"], [*present, *counts]
     possible = WITHHELD <= min(numbers) <= max(numbers) <= rows and deviations.min() >= 0.0
+    repeats, widest = answer.numbers["repeated"], answer.numbers["widest"]
     # No vector of correlations is longer than the root of the largest eigenvalue of the columns' own.
-    if not (possible and outcome @ outcome <= _ROUNDED * answer.numbers["widest"]):
+    possible = possible and 0.0 <= repeats <= 1.0 and outcome @ outcome <= _ROUNDED * widest <= 2.0 + outcome.size
+    if not possible:
         raise ProtocolError("its Table 1 has counts, deviations or correlations that no rows have")
 
 

@@ -765,8 +765,8 @@ def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
 
 
 def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():
-    for name, factor in (("outcome", 1e6), ("said", -1.0), ("counts", 9.0)):
-        lying = altering(1, name, lambda vectors, _, name=name, factor=factor: vectors[name].__imul__(factor))
+    for name, factor in (("outcome", 1e6), ("said", -1.0), ("counts", 9.0), ("widest", 1e3)):
+        lying = altering(1, name, lambda *said, a=name, by=factor: [o.update({a: o[a] * by}) for o in said if a in o])
         (finding,) = described_over_a_grid(study_model(), hospitals.study(), grid=lying, stop=False)[0].findings
         assert f"{finding}" == f"{PLACES[1]}: its Table 1 has counts, deviations or correlations that no rows have"
 
