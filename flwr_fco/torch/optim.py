@@ -393,6 +393,8 @@ class DualAveraging(CompositeOptimizer):
         self._descend(group, self._kept(group, "moved"), lr)
         # Most optimisers have no shift; a model has one for every parameter or for none.
         if "shift" in self.state[group["params"][0]]:
+            # A scheduler, such as OneCycleLR, may have turned it on.
+            _check_no_momentum(group)
             torch._foreach_add_(self._kept(group, "moved"), self._kept(group, "shift"), alpha=-lr)
         group["pull"] = group["momentum"] * group["pull"] + 1.0
         group["used"] += lr * group["pull"]
@@ -415,9 +417,7 @@ class DualAveraging(CompositeOptimizer):
             One vector per parameter name.
         """
         for group in self.param_groups:
-            if group["momentum"]:
-                prefix = "momentum: a tracker is added to plain gradients"
-                raise ConfigurationError(f"{prefix}; take no momentum with methods that track gradients")
+            _check_no_momentum(group)
             self._keep(group, "shift", self._vectors(group, shifts))
 
 
@@ -459,6 +459,12 @@ class ProximalSGD(CompositeOptimizer):
 
     def _moved(self, group: Group) -> list[Tensor]:
         return [end - start for end, start in zip(self._points(group), self._kept(group, "start"), strict=True)]
+
+
+def _check_no_momentum(group: Group) -> None:
+    if group["momentum"]:
+        prefix = f"momentum={group['momentum']:g}: a tracker is added to plain gradients"
+        raise ConfigurationError(f"{prefix}; take no momentum, also by no scheduler, with methods that track gradients")
 
 
 def _check_group(group: Group, named: bool) -> None:

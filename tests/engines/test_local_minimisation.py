@@ -96,8 +96,7 @@ LOSSES = {
 @pytest.mark.parametrize("kind", LOSSES)
 def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
     loss = LOSSES[kind]
-    rng = np.random.default_rng(1)
-    shift, center = rng.standard_normal((2, loss.layout.size))
+    shift, center = np.random.default_rng(1).standard_normal((2, loss.layout.size))
     tolerance = 1e-6 if kind == "gradients" else 1e-11
     found = minimise(loss, Minimise(tolerance=tolerance), shift=0.1 * shift, center=center, penalty=0.5)
     norm = np.linalg.norm(loss.gradient(found.point) - 0.1 * shift + 0.5 * (found.point - center))

@@ -230,6 +230,9 @@ def test_a_shift_of_another_shape_or_with_momentum_is_refused():
     for take in (DualAveraging(parameters).set_shift, DualAveraging(parameters).start_from):
         refused(r"'one' has shape \[1\], expected \[2\]", take, {"one": torch.zeros(1)})
     refused("track", DualAveraging(parameters, momentum=0.5).set_shift, {"one": torch.zeros(2)})
+    (tracking := DualAveraging(parameters)).set_shift({"one": torch.zeros(2)})
+    torch.optim.lr_scheduler.OneCycleLR(tracking, max_lr=0.1, total_steps=9)
+    refused("track.*scheduler", tracking.step)
 
 
 @pytest.mark.parametrize(

@@ -254,8 +254,7 @@ def test_a_full_disk_does_not_end_the_run(path, monkeypatch, caplog):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    result = play(make(FedDualAvg), path)
-    assert max(result.train_metrics_clientapp) == ROUNDS
+    assert max(play(make(FedDualAvg), path).train_metrics_clientapp) == ROUNDS
     assert "No space left" in caplog.text
 
 
