@@ -370,19 +370,17 @@ class Inference:
             # A mean over rows whose weights have a mean of 1.
             meats = [(a.weight * self.sites.total) ** 2 / a.examples * a.vectors["meat"] for a in answers]
             each = tuple(a._replace(vectors={**a.vectors, "meat": own}) for a, own in zip(answers, meats, strict=True))
-            # Those of a site that adds nothing add nothing.
-            clusters = sum(a.numbers["clusters"] for a in answers if a.vectors["block"].any())
+            clusters = sum(a.numbers["clusters"] for a in answers)
             squares = np.array([np.diag(unpacked(a.vectors["meat"])) for a in answers])
             self._check_units(answers, squares, "mean square over clusters")
             meat = unpacked(np.sum(meats, axis=0))[:used, :used]
             sums = sums._replace(meat=meat, clusters=clusters, each=each)
         if self.cluster == "site":
-            on = [a for a in sums.each if a.vectors["block"].any()]
-            own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in on])
+            own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in sums.each])
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
-            varies = sum(np.diag(unpacked(a.vectors["block"]))[: len(self.names)] > 0.0 for a in on)
+            varies = np.sum([np.diag(unpacked(a.vectors["block"])) > 0.0 for a in sums.each], axis=0)
             # The sum of such a site is 0 at the estimates, and an error would be next to 0.
-            estimates.refuse(np.less(varies, min(2, len(on))), self.names, "varies in one cluster only")
+            estimates.refuse(varies[: len(self.names)] < min(2, len(own)), self.names, "varies in one cluster only")
         if sums.clusters < 2.0:
             prefix = f"intervals by cluster={self.cluster!r}, of which there is one"
             raise ConfigurationError(f"{prefix}; expected two clusters or more, from {_FEW_CLUSTERS} on enough of them")

@@ -42,9 +42,7 @@ def by_hand(kind, A, y, weights=None, clusters=None):
         return w, np.sqrt(np.diag(inverse) * (left @ left / (n - w.size) if kind == "lasso" else 1.0))
     codes = np.arange(n) if clusters is None else clusters
     sums = np.array([(A * (v * left)[:, None])[codes == code].sum(axis=0) for code in np.unique(codes)])
-    # Sites of one class, whose rows the dummies fit, are no clusters.
-    count = np.count_nonzero((np.abs(sums) > 1e-6).any(axis=1))
-    factor = count / (count - 1) * ((n - 1) / (n - w.size) if kind == "lasso" else 1.0)
+    factor = len(sums) / (len(sums) - 1) * ((n - 1) / (n - w.size) if kind == "lasso" else 1.0)
     return w, np.sqrt(np.diag(inverse @ sums.T @ sums @ inverse) * factor)
 
 

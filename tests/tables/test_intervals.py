@@ -107,14 +107,13 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
     parts, targets = federation(kind, sites=25, rows=20)
     model = here(kind, parts, targets, cluster="site")
     assert_allclose(errors(model), pooled(kind, parts, targets, clusters="site")[1], rtol=1e-6)
-    # Six sites of one class add nothing.
-    count = 25 if kind == "lasso" else 19
-    assert f"clustered by {count} sites" in model.summary()
+    # Also those of one class, as in R's vcovCL.
+    assert "clustered by 25 sites" in model.summary()
     unequal = [1.0 + np.arange(len(y)) % 2 for y in targets]
     units = ([unit * own for own in unequal] for unit in (1.0, 1e-6))
     assert_allclose(*(column(here(kind, parts, targets, own, cluster="site"), "fixed") for own in units), rtol=1e-6)
     estimate, error, upper = np.array(column(model, "estimate", "standard error", "upper"))
-    assert_allclose(upper, estimate + stats.t.isf(0.025, count - 1) * error)
+    assert_allclose(upper, estimate + stats.t.isf(0.025, 24) * error)
     frames = [pd.DataFrame(X, columns=NAMES).assign(patient=np.arange(len(X)) // 3) for X in parts]
     patients = np.concatenate([frame["patient"] + 1000 * m for m, frame in enumerate(frames)])
     model = here(kind, frames, targets, cluster="patient")
