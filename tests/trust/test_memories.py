@@ -375,7 +375,7 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
     assert [own["num-left-out"] for own in result.train_metrics_clientapp.values()] == [0, 0, 1, 0]
 
 
-def test_a_ledger_in_a_file_has_few_files_open_and_says_where_no_room_is_left(monkeypatch):
+def test_a_ledger_in_a_file_has_few_files_open_and_says_when_it_is_full(monkeypatch):
     rows = ledger.Rows(1)
     before = len(os.listdir("/dev/fd"))
     assert all(rows.put(((0, i), "own"), np.full(1, float(i))) == i for i in range(64 * 140))
