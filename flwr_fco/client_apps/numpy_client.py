@@ -16,7 +16,7 @@ from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
 
 
-def numpy_client_app(client_fn: Callable[[Any], Any], mods: Sequence[Mod] = ()) -> ClientApp:
+def numpy_client_app(client_fn: Callable[[Any], Any], mods: Sequence[Mod] | None = None) -> ClientApp:
     """Return a ClientApp that trains and evaluates with a NumPyClient or a Client, for ``client="unmodified"``.
 
     Parameters
@@ -46,7 +46,7 @@ def numpy_client_app(client_fn: Callable[[Any], Any], mods: Sequence[Mod] = ()) 
     array([0.75, 0.75])
     """
     client_of = _of_a_context(client_fn)
-    app = ClientApp(mods=list(mods))
+    app = ClientApp(mods=list(mods or ()))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

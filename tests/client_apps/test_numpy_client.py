@@ -16,7 +16,7 @@ START = {"a": np.zeros((6, 5)), "b": np.zeros(3)}
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
 
 
-def go(client, options=None, mods=(), **more):
+def go(client, options=None, mods=None, **more):
     strategy = FedDualAvg(**{"client": "unmodified", **(options or {})})
     return simulated(strategy, numpy_client_app(lambda _: client, mods), 8, num_nodes=3, initial_arrays=START, **more)
 
