@@ -115,9 +115,6 @@ class Profiled(Coupled):
     def steady(self) -> Profiled:
         return Profiled(self.link.steady(), self.weights)
 
-    def predicted(self, s: Scores) -> NDArray[Any]:
-        return self.link.predicted(s)
-
     def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
         b = self.best(s, y)
         return self.link.scored(s + b, y, mean) if math.isfinite(b) else {}
@@ -203,6 +200,10 @@ class SiteIntercept(Linear):
     def own_intercept(self, w: Vector) -> float:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
         return self.link.best(self.scores(w), self.targets)
+
+    def predict(self, w: Vector) -> NDArray[Any]:
+        """Return the predictions for the client's examples, with the best intercept."""
+        return self.with_intercept.predict(np.append(w, self.own_intercept(w)))
 
     def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         assert isinstance(link, Profiled)

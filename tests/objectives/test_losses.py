@@ -361,6 +361,7 @@ def test_a_value_is_the_least_over_the_intercept_whatever_the_scores(kind):
         slope = inner.gradient(np.append(w, b))
         assert abs(slope[-1]) <= 1e-13 * (1.0 + size * (1.0 + np.abs(inner.targets).max()))
         assert site.value(w) == pytest.approx(inner.value(np.append(w, b)), rel=1e-13)
+        assert_array_equal(site.predict(w), inner.predict(np.append(w, b)))
         assert_allclose(site.gradient(w), slope[:-1], rtol=1e-12, atol=1e-13 * (1.0 + np.abs(slope).max()))
         assert all(site.value(w) <= inner.value(np.append(w, b + move)) for move in (-0.1, 0.1))
 
@@ -382,8 +383,7 @@ def test_folds_have_intercepts_of_their_own_and_few_rows_are_warned_of():
     (whole,) = sites("logistic", [40], P)
     X, y = whole.features, whole.labels
     w = np.full(P, 0.3)
-    weights = np.where(np.arange(len(y)) < 20, 3.0, 1.0)
-    for rows, share in (({}, 0.25), ({"sample_weight": weights}, 0.375)):
+    for rows, share in (({}, 0.25), ({"sample_weight": np.where(np.arange(40) < 20, 3.0, 1.0)}, 0.375)):
         part, found = SiteIntercept(Logistic(X, y, **rows)).subset(np.arange(10))
         assert part.value(w) == pytest.approx(SiteIntercept(Logistic(X[:10], y[:10])).value(w), rel=1e-14)
         assert found == share
