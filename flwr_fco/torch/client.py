@@ -247,7 +247,7 @@ class LocalTraining:
     def __enter__(self) -> Self:
         plan = self._downlink.plan
         downlink = self._downlink
-        same = "ArrayRecord(model.state_dict()) of the same model"
+        same = "ArrayRecord(model.state_dict()) of the same model, of tied weights with the first name alone"
         client.check_layout(layout_of(self.model), plan.layout, "this model", same)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)

@@ -58,7 +58,8 @@ class TorchObjective(Objective):
     Notes
     -----
     1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
-       optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).
+       optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`). Of
+       tied weights the first name counts: delete the others from the start point.
     2. Gradients are computed in training mode and update the running statistics, as a training step does. Values and
        scores are computed in evaluation mode and change nothing. BatchNorm refuses a batch of one row, as the last of
        an epoch may be: leave one out of such data.
@@ -90,8 +91,8 @@ class TorchObjective(Objective):
     ------
     ConfigurationError
         If an argument is of the wrong kind, `loss` or `scores` cannot be called with a model and a batch, the data set
-        is empty, a pattern matches nothing, or two parameters are one tensor. When it is called: if the loss is no
-        tensor of one number, or does not depend on the parameters, or `scores` returns something else.
+        is empty, or a pattern matches nothing. When it is called: if the loss is no tensor of one number, or does not
+        depend on the parameters, or `scores` returns something else.
 
     Examples
     --------

@@ -21,27 +21,28 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     Raises
     ------
     ConfigurationError
-        If there are none, one is complex, or two names refer to the same tensor.
+        If there are none, or one is complex.
 
     Examples
     --------
     >>> list(trainable(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
-    named = dict(model.named_parameters(remove_duplicate=False))
-    names: dict[int, str] = {}
-    for name, p in named.items():
-        if names.setdefault(id(p), name) != name:
-            prefix = f"the parameters {names[id(p)]!r} and {name!r} are one tensor"
-            advice = "Register it under one name, or leave the client as it is, with client='unmodified' on the server"
-            raise ConfigurationError(f"{prefix}; as two arrays they would come to differ. {advice}")
+    named: Any = _state_of(model)
     parameters = {name: p for name, p in named.items() if p.requires_grad}
     if not parameters:
         raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
     if odd := [name for name, p in parameters.items() if p.is_complex()]:
         advice = "register their torch.view_as_real, and use its torch.view_as_complex"
         raise ConfigurationError(f"the parameters {odd} are complex, and vectors are real: {advice}")
-    return {name: parameters[name] for name in model.state_dict() if name in parameters}
+    return parameters
+
+
+def _state_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of ``state_dict()``; one with several names, as of tied weights, has the first of them."""
+    state = model.state_dict(keep_vars=True)
+    first = {id(each): name for name, each in reversed(state.items())}
+    return {name: each for name, each in state.items() if first[id(each)] == name}
 
 
 def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> Layout:
@@ -58,7 +59,7 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     ('0.weight', '0.bias', '1.running_mean', '1.running_var', '1.num_batches_tracked')
     """
     parameters = trainable(model)
-    state = model.state_dict().items()
+    state = _state_of(model).items()
     rows = [(name, tuple(each.shape), _numpy_name(each.dtype), name in parameters, False) for name, each in state]
     return Layout.from_header(rows).applying(apply_to)
 
@@ -71,8 +72,7 @@ def _numpy_name(dtype: torch.dtype) -> str:
 
 def _passing(model: nn.Module) -> dict[str, Tensor]:
     """Return the parts of the model's state that are not optimised: buffers and frozen parameters."""
-    optimised = {name for name, p in model.named_parameters() if p.requires_grad}
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in optimised}
+    return {name: tensor for name, tensor in _state_of(model).items() if not tensor.requires_grad}
 
 
 def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:

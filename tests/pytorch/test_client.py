@@ -1,6 +1,7 @@
 """A training loop of one's own: the same models as our ClientApp, what it refuses, and what its owner may forbid."""
 
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -33,14 +34,7 @@ Linear = partial(networks.Linear, FEATURES)
 
 
 def torch_app(
-    objectives,
-    *,
-    model=Linear,
-    app=ClientApp,
-    look=lambda net: None,
-    steps_with=lambda training: training.optimizer,
-    metrics=(),
-    **options,
+    objectives, *, model=Linear, app=ClientApp, look=id, steps=attrgetter("optimizer"), metrics=(), **options
 ):
     """Return a ClientApp with a training loop over the batches that our own client takes, and with evaluation."""
     app = app(**options)
@@ -59,7 +53,7 @@ def torch_app(
                 x, y = torch.tensor(rows.features[batch]), torch.tensor(rows.targets[batch])
                 training.optimizer.zero_grad()
                 ((net(x) - y) ** 2).mean().backward()
-                steps_with(training).step()
+                steps(training).step()
             look(net)
         return training.reply({"num-examples": rows.num_examples, "train_loss": torch.tensor(0.25), **dict(metrics)})
 
@@ -174,8 +168,8 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="join
         (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp.*import ClientApp`$"),
         (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
         (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
-        (plain(), {"steps_with": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
-        (plain(), {"steps_with": without_gradients}, "no parameter of the model had a gradient in any step"),
+        (plain(), {"steps": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
+        (plain(), {"steps": without_gradients}, "no parameter of the model had a gradient in any step"),
         (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
         (plain(), {"metrics": {"num-examples": float("nan")}}, "num-examples=nan; expected a finite number >= 0"),
         *(
