@@ -36,6 +36,7 @@ Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do 
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -45,7 +46,7 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.restricted_gradient_tracking import Staged
+from flwr_fco.algorithms.restricted_gradient_tracking import OF_STAGES, Staged
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.topology import consensus_error, root_mean_square_norm
@@ -217,26 +218,8 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     tracker_start: str = "zero"
 
 
-class StagedGraphState(NamedTuple):
-    """State of restricted gradient tracking on a graph in stages.
-
-    Parameters
-    ----------
-    dual, elapsed, trackers, round, started
-        See :class:`GraphState`.
-    stage, stage_round, reference, stage_points
-        See :class:`flwr_fco.algorithms.restricted_gradient_tracking.MultistepState`; a point is the nodes' mean.
-    """
-
-    dual: Matrix
-    elapsed: Vector
-    trackers: Matrix
-    round: int
-    started: int
-    stage: int
-    stage_round: int
-    reference: Vector
-    stage_points: Vector
+#: State in stages; a point is the nodes' mean.
+StagedGraphState = namedtuple("StagedGraphState", (*GraphState._fields, *OF_STAGES))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +242,9 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1, with the position in the stages if there are any."""
         state = super().init(problem, primal)
-        return StagedGraphState(*state, 0, 0, primal, self._no_points(primal.size)) if self.stages else state
+        if not self.stages:
+            return state
+        return StagedGraphState._make((*state, 0, 0, primal, self._no_points(primal.size)))
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
         return np.asarray(_graph(problem).here(self.node_points(problem, state)).mean(axis=0))

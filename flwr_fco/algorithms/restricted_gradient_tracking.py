@@ -30,9 +30,10 @@ z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves b
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.problem import Problem, Setting
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.gradient_tracking import GradientTracking
+from flwr_fco.algorithms.gradient_tracking import GradientTracking, TrackingState
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
@@ -120,34 +121,11 @@ class Stage(Choice):
     radius_squared: float | None = field(default=None, metadata=POSITIVE)
 
 
-class MultistepState(NamedTuple):
-    """State of the multistep method: the state of gradient tracking, and the position in the schedule.
+#: What a state in stages has besides: the index of the stage, from 0; how many rounds of it are done; its reference v,
+#: shape (d,); and the points that the next reference averages, their sum or, of a window, the last of them after zeros.
+OF_STAGES = ("stage", "stage_round", "reference", "stage_points")
 
-    Parameters
-    ----------
-    dual, elapsed, round, control, population, started, points
-        See :class:`TrackingState`.
-    stage : int
-        Index n of the current stage, from 0.
-    stage_round : int
-        Number of completed rounds in the stage.
-    reference : ndarray of float64, shape (d,)
-        v of the stage.
-    stage_points : ndarray of float64, shape (d,) or (window, d)
-        Points that the next reference averages: the sum of the stage's points, or the last of them, after zeros.
-    """
-
-    dual: Vector
-    elapsed: float
-    round: int
-    control: Vector
-    population: float
-    started: int
-    points: Vector
-    stage: int
-    stage_round: int
-    reference: Vector
-    stage_points: Vector
+MultistepState = namedtuple("MultistepState", (*TrackingState._fields, *OF_STAGES))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,9 +259,7 @@ class MultistepGradientTracking(RestrictedGradientTracking):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""
-        known: dict[str, Any] = super().init(problem, primal)._asdict()
-        room = self._no_points(primal.size)
-        return MultistepState(**known, stage=0, stage_round=0, reference=primal, stage_points=room)
+        return MultistepState._make((*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size)))
 
 
 def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:
