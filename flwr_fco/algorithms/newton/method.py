@@ -214,7 +214,7 @@ class ProximalNewton(Algorithm):
         penalty, zeros = Penalty.of(problem.psi), np.zeros(primal.size)
         feasible = math.isfinite(problem.psi.value(primal))
         start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
-        mask = whole_groups((start != 0.0) | penalty.idle | (primal.size <= self.sizes[0]), penalty)
+        mask = whole_groups((start != 0.0) | problem.psi.free_coordinates() | (primal.size <= self.sizes[0]), penalty)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
         return NewtonState(start, start, mask, zeros, zeros, np.full(FACTS, -1.0), zeros, rows, units=zeros)
 
@@ -394,7 +394,8 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
     (on, hessian), indices, outputs = block, np.arange(state.point.size), known.outputs
-    idle = penalty.idle & (known.reported.l2 == 0.0) & (indices < indices.size - num_intercepts(known.psi.layout))
+    unpenalised = known.psi.free_coordinates()
+    idle = unpenalised & (known.reported.l2 == 0.0) & (indices < indices.size - num_intercepts(known.psi.layout))
     if outputs > 1:
         # A common change of all classes' coefficients has no effect.
         idle &= indices % outputs < outputs - 1
@@ -414,7 +415,7 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
         return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
     if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0 and state.residual > tolerance:
         size = float(np.abs(state.point[on[here]]).max())
-        free = np.flatnonzero(penalty.idle[on])
+        free = np.flatnonzero(unpenalised[on])
         # What grows without end is what a Newton step still moves; all else has come to rest.
         step = np.zeros(on.size)
         at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), penalty.at(on[free])

@@ -114,11 +114,6 @@ class Penalty(NamedTuple):
         """Whether psi has no kink and no bound anywhere."""
         return bool(self.free.all() and np.isinf(self.terms[2:]).all())
 
-    @property
-    def idle(self) -> NDArray[np.bool_]:
-        """The coordinates on which psi does not act at all."""
-        return np.asarray(self.free & (self.terms[1] == 0.0) & np.isinf(self.terms[2]) & np.isinf(self.terms[3]))
-
 
 def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> Vector:
     """Return the minimiser of <gradient, x - start> + 1/2 (x - start)' hessian (x - start) + psi(x).

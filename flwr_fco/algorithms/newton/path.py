@@ -474,9 +474,10 @@ class NewtonPath(ProximalNewton):
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
-            gradient[Penalty.of(this.problems[0].psi).idle] = 0.0
+            free = this.problems[0].psi.free_coordinates()
+            gradient[free] = 0.0
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
-            acted = int(np.count_nonzero(~problem.psi.free_coordinates()))
+            acted = int(np.count_nonzero(~free))
             rows = sum(own.examples for own in uplinks)
             strengths = np.array(self.strengths.from_largest(largest, acted >= rows))
             self._say_bytes(state, min(acted, rows), rows / len(uplinks))
