@@ -760,7 +760,7 @@ class FederatedCoxRegression(Federated):
         if len(labels) != scores.size or any(label not in known for label in labels):
             prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
             raise ConfigurationError(f"{prefix}, which are {known[:10]}")
-        hazards = np.array([found.at(known.index(label), _undated(times)) for label in labels])
+        hazards = np.array([found.at(known.index(label), np.ravel(_undated(times))) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
     def score(self, X: ArrayLike, y: Any) -> float:
