@@ -351,10 +351,7 @@ class Layout:
         return cls(tuple(entries))
 
     def __getitem__(self, name: str) -> Entry:
-        for entry in self.entries:
-            if entry.name == name:
-                return entry
-        raise KeyError(name)
+        return {entry.name: entry for entry in self.entries}[name]
 
     def __repr__(self) -> str:
         parts = ", ".join(

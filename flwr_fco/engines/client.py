@@ -221,27 +221,15 @@ class LocalClient(NamedTuple):
             steps += 1
         return self._moved(point, moving if place is None else place.get(moving), steps)
 
-    def minimise(
-        self,
-        start: Vector,
-        *,
-        shift: Vector | float = 0.0,
-        center: Vector | float = 0.0,
-        penalty: float = 0.0,
-        duality: float = 0.0,
-    ) -> tuple[Vector, Moved]:
+    def minimise(self, start: Vector, **terms: Any) -> tuple[Vector, Moved]:
         """Return argmin f(x) - <shift, x> + penalty/2 ||x - center||^2.
 
         Parameters
         ----------
         start : ndarray of float64, shape (d,)
             Where the minimisation begins.
-        shift, center : ndarray of float64, shape (d,), or float, default 0.0
-            As in the formula.
-        penalty : float, default 0.0
-            Weight of the proximal term.
-        duality : float, default 0.0
-            DualFL's nu, on which the certified gap depends.
+        **terms : ndarray of float64, shape (d,), or float
+            `shift`, `center` and `penalty`, as in the formula; and DualFL's nu, `duality`.
 
         Raises
         ------
@@ -252,7 +240,6 @@ class LocalClient(NamedTuple):
         if not isinstance(work, Minimise):
             prefix = f"the method {self.plan.solver!r} minimises, it cannot take {work}"
             raise ConfigurationError(f"{prefix}. Its strategy takes work=Minimise(...)")
-        terms: Any = {"shift": shift, "center": center, "penalty": penalty, "duality": duality}
         minimum = minimise(self.objective, work, start=start, **terms)
         metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
         # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that no work was done.
