@@ -341,6 +341,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         return float(d2_tweedie_score(counts / exposure, self.predict(X), sample_weight=weights, power=1))
 
 
+@refusing
 @dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[misc]
     """Logistic regression over several clients: `sklearn.linear_model.LogisticRegression` without pooling the rows.

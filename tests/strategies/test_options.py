@@ -26,7 +26,7 @@ from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import STRATEGIES, DualFL, FedDualAvg, FedNewton, Last, Stage, Steps, Strengths, strategy
-from flwr_fco.tables import FederatedLasso
+from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
 from flwr_fco.testing import check_strategy
 from flwr_fco.work import FirstOrder
 
@@ -50,8 +50,7 @@ def test_arguments_are_those_of_fedavg_first_typed_and_documented(cls):
     shown = plain(render_doc(cls)).split("Method resolution order")[0]
     for name, own in arguments.items():
         assert own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY), "no hidden **options"
-        assert own.annotation is not own.empty
-        assert own.default is not own.empty
+        assert own.empty not in (own.annotation, own.default)
         assert re.search(rf"\b{name}: ", shown), name
         assert not isinstance(own.default, (str, int, float)) or f"= {own.default!r}" in shown
 
@@ -62,6 +61,7 @@ def test_arguments_are_those_of_fedavg_first_typed_and_documented(cls):
         (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
         (fco.Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
         (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
+        (FederatedLogisticRegression, {"alpha": 1.0}, "alpha=1.0: FederatedLogisticRegression has no such option"),
         (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
         (DualFL, {"local_steps": 5}, "elsewhere it is work=Steps(...) or work=Epochs(...), and this method has none"),
         (fco.FedDR, {"client_lr": 0.1}, "client_lr=0.1: FedDR has no such option"),
