@@ -30,6 +30,8 @@ _TOGETHER = 1024
 _SMALL = 2**14
 #: What kernels take of a loss. A subclass may set `compiled` to None and still use them for its batches.
 _DATA = attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset")
+#: Numbers of classes.
+_CLASSES = {"range": (lambda count: count >= 2, "at least 2")}
 #: Rounding error of a mean, relative to it.
 _ROUNDING = 1e-15
 #: What a client keeps of a run in which the server has asked for another centre of the columns.
@@ -131,7 +133,7 @@ class Linear(Objective):
         if not isinstance(link, Formulas):
             raise ConfigurationError(f"link={link!r:.80}; expected a Link, such as Squares()")
         self.link = link
-        self.intercept = intercept
+        self.intercept: bool = checked("intercept", intercept, bool)
         self.l2 = checked("l2", l2, float, NON_NEGATIVE)
         self._set_features(design.as_rows(features), np.shape(features)[1:])
         self._raw: Any = None
@@ -951,9 +953,8 @@ class MultinomialLogistic(Linear):
         self, features: ArrayLike, labels: ArrayLike, *, num_classes: int | None = None, **options: Unpack[RowOptions]
     ) -> None:
         given = np.asarray(labels)
-        self.num_classes = _count_classes(given) if num_classes is None else num_classes
-        if self.num_classes < 2:
-            raise ConfigurationError(f"num_classes={num_classes}; expected at least 2")
+        count = _count_classes(given) if num_classes is None else num_classes
+        self.num_classes: int = checked("num_classes", count, int, _CLASSES)
         super().__init__(links.Categories(self.num_classes), features, given, **options)
 
     @property
