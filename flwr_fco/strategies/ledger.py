@@ -33,7 +33,7 @@ Key = tuple[int, int]
 class Member(NamedTuple):
     """A client: the weight of its first reply, what names its memory, and the memory.
 
-    `sent` has the digests of the last replies that counted, also of before a restart.
+    `sent` has the digests of the last replies that counted, also of one that has left.
     """
 
     examples: float | None = None
@@ -211,7 +211,9 @@ class Ledger:
     def evict(self, gone: set[Key]) -> Change:
         """Let clients count as having left."""
         self.present -= gone
-        self._forget(gone)
+        for key in gone:
+            member = self.member(key)
+            self.members[key] = Member(member.examples, sent=member.sent)
         return Change(self.means(), self.population())
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
@@ -219,14 +221,9 @@ class Ledger:
         return [node for node in nodes if not self.missed or self.missed.get(node.key, 0) < patience]
 
     def restart(self) -> None:
-        """Drop all memories, as for a new stage: every client begins again with its next task."""
+        """Drop all memories, as for a new stage: every client begins again, and may send what it sent as it began."""
         logger.warning("a new stage: all clients' memories restart")
-        self._forget(list(self.members))
-
-    def _forget(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            member = self.member(key)
-            self.members[key] = Member(member.examples, sent=member.sent)
+        self.members = {key: Member(member.examples) for key, member in self.members.items()}
 
 
 class Rows:

@@ -7,9 +7,9 @@ from problems import REPRESENTATIVES, SADDLE, app_of, simulated, zeros
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
-from flwr_fco.objectives import LeastSquares, Logistic, Poisson
+from flwr_fco.objectives import Huber, LeastSquares, Logistic, Poisson
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import STRATEGIES, Bounds, Epochs, FedDAGT, FedDR, FedDualAvg, Steps
+from flwr_fco.strategies import STRATEGIES, Bounds, Epochs, FedDAGT, FedDR, FedDualAvg, MultistepReFedDAGT, Stage, Steps
 
 METHODS = [name for name in STRATEGIES if name not in SADDLE]
 FURTHER = ({"aggregation": "median"}, {"fraction_train": 0.5}, {"tracker_start": "zero"}, {"hessian": "none"})
@@ -95,6 +95,13 @@ def test_a_large_site_among_small_ones_stays(sizes):
     objectives = [squares(rng, rows, 3) for rows in sizes]
     for name in ("FedDualAvg", "FedDAGT", "FedNewton"):
         assert run(make(name, work=Steps(4, batch_size=None)), objectives, 6).left_out == []
+
+
+def test_slopes_that_do_not_change_are_sent_again_in_each_stage():
+    own = [squares(np.random.default_rng(m), 20, 3) for m in range(4)]
+    objectives = [Huber(one.features, one.targets + far) for one, far in zip(own, (1e4, 0, 0, 0), strict=True)]
+    stages = {"stages": [Stage(2)] * 3, "client_lr": 0.05, "work": Steps(3, batch_size=None)}
+    assert run(MultistepReFedDAGT(**stages, fraction_evaluate=0.0), objectives, 6).left_out == []
 
 
 def far_from_0(rows, d=4):
