@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, of_type, short
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
@@ -208,7 +208,7 @@ class CompositeStrategy(Options):
         """
         checked("initial_arrays", initial_arrays, ArrayRecord)
         if not hasattr(grid, "send_and_receive") or isinstance(grid, type):
-            raise ConfigurationError(f"grid is a {type(grid).__name__}; expected the Grid that a ServerApp gets")
+            raise ConfigurationError(f"grid is {of_type(grid)}; expected the Grid that a ServerApp gets")
         checked("num_rounds", num_rounds, int, NATURAL)
         checked("timeout", timeout, float | None, NON_NEGATIVE)
         checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
@@ -281,8 +281,7 @@ class CompositeStrategy(Options):
         run.grid = grid
         run.closed = False
         run.overflowed = False
-        run.config = config.copy()
-        run.config["server-round"] = server_round
+        run.config = ConfigRecord({**config, "server-round": server_round})
         if self.fraction_train == 0.0:
             if server_round == 1:
                 logger.warning("configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
@@ -335,6 +334,7 @@ class CompositeStrategy(Options):
             )
         run.closed = True
         if not run.current.nodes and run.privacy is None:
+            run.number = server_round
             return run.arrays.copy(), None
         asked = len(run.current.nodes)
         good = training.good_replies(run, replies)
@@ -369,10 +369,8 @@ class CompositeStrategy(Options):
             metrics |= questions.certified(run, run.point)
         before = run.result.train_metrics_clientapp.get(server_round - 1)
         kept = questions.CERTIFIED if self.certificate_every else ()
-        try:
+        with in_words(f"{who} holds what is no number", ConfigurationError):
             return run.arrays.copy(), metric_record(_joined(theirs, metrics, kept), before)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{who} holds what is no number: {error}") from error
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -390,9 +388,7 @@ class CompositeStrategy(Options):
         run.tables.look(run, nodes)
         logger.info("configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
         run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
-        config = config.copy()
-        config["server-round"] = server_round
-        content = model_message(self, arrays, config)
+        content = model_message(self, arrays, ConfigRecord({**config, "server-round": server_round}))
         if isinstance(self.wire, Short):
             shorten(content, self.arrayrecord_key, training.short_form(run, "", arrays), exact=True)
         return addressed(grid, ((node.node_id, isolated(content)) for node in nodes), "evaluate", server_round)

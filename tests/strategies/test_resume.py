@@ -393,6 +393,7 @@ LONGER = {
     "a path": (lambda: make(FedNewton, strengths=fco.Strengths(4, 0.1, folds=3), tolerance=1e-15), SITES),
     "average": (lambda: make(FedDAGT, output=fco.Average()), {}),
     "rates": (lambda: make(FedDualAvg, client_lr="auto"), {}),
+    "evaluations alone": (lambda: make(FedDualAvg, fraction_train=0.0), {}),
     "stages": (lambda: make(fco.MultistepReFedDAGT, reference=fco.Reference(window=3), **STAGES), {}),
     "a graph in stages": (lambda: make(fco.DReFedDAGT, mixing="ring", **STAGES), {}),
     "short messages": (lambda: make(FedDualAvg, wire=fco.Short(), **FALLING), {"app": SHORT}),
