@@ -47,6 +47,7 @@ _WRONG = {
     "participation": "waits for others; expected {}",
     "server_lr": "takes no plain mean of increments, for which the rule is; give a number",
     "output": "cannot average the clients' steps: {}",
+    "configrecord_key": "needs this key, arrayrecord_key and those of its own records, which begin with fco, to differ",
     "wire": 'sends short messages with density= alone, of models that are mostly zero, and without output="shadow"',
 }
 _SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
@@ -190,6 +191,7 @@ class Options(FedAvg):
         everyone = method.reads == "everyone"
         sends_steps = self.output in ("shadow", "ergodic")
         plain = mean and method.reads == "mean" and "server_lr" not in method.refuses
+        keys = {self.arrayrecord_key, self.configrecord_key}
         wrong = {
             "aggregation": not mean and method.reads != "mean",
             "regularizer": "regularizer" in method.refuses and not isinstance(self.regularizer, Zero),
@@ -198,6 +200,7 @@ class Options(FedAvg):
             "participation": everyone != isinstance(self.participation, Everyone),
             "server_lr": getattr(self, "server_lr", None) == AUTO and not plain,
             "output": sends_steps and self._why_no_steps(),
+            "configrecord_key": len(keys) < 2 or any(key.startswith("fco") for key in keys),
             "wire": isinstance(self.wire, Short) and (self._density is None or sends_steps),
         }
         for key in (key for key, is_wrong in wrong.items() if is_wrong):

@@ -95,13 +95,13 @@ def test_a_forgotten_decorator_of_a_strategy_or_a_method_is_named():
 
 REFUSED = [
     (FedDualAvg, {"fraction_train": 1.5}, "fraction_train=1.5; expected a number from 0 to 1"),
-    (FedDualAvg, {"min_train_nodes": 2.5}, "min_train_nodes=2.5 is a float; expected a whole number"),
     (FedDualAvg, {"seed": True}, "seed=True is a bool; expected a whole number"),
     (FedDualAvg, {"regularizer": L1}, r"regularizer=L1 is a class; expected a Regularizer, such as L1\(\.\.\.\)"),
     (FedDualAvg, {"regularizer": "l1"}, r"expected a Regularizer; write regularizer=L1\(0\.1\)"),
-    (FedDualAvg, {"work": 3}, r"work=3 is a int; expected a FirstOrder; write work=Steps\(3\) or work=Epochs\(3\)"),
+    (FedDualAvg, {"work": 3}, r"work=3 is an int; expected a FirstOrder; write work=Steps\(3\) or work=Epochs\(3\)"),
     (FedDualAvg, {"work": fco.Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
     (FedDualAvg, {"seed": 2**32}, "seed=4294967296"),
+    *((FedDualAvg, {"arrayrecord_key": key}, "needs this key, arrayrecord_key and") for key in ("fco-plan", "config")),
     (FedDualAvg, {"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
     (FedDualAvg, {"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
     (FedDualAvg, {"server_momentum": 1.0}, "server_momentum"),
@@ -196,15 +196,15 @@ def test_the_user_can_prescribe_who_takes_part():
     assert {(1, 1), (1, 3), (2, 0), (2, 3), (3, 1), (3, 3)} == {row for row in asked if row[0]}
 
 
-@pytest.mark.parametrize(
-    ("choose", "prefix"),
-    [
-        (lambda n, nodes: [nodes[0], nodes[0]], "none of them twice"),
-        (lambda n, nodes: [nodes[0]._replace(node_id=77)], "expected a list of some of the nodes that it is given"),
-        (lambda n, nodes: None, r"returned None in round 1; expected a list"),
-        (lambda n: [], "is a function; expected a function of 2 arguments"),
-    ],
-)
+NO_CHOICES = [
+    (lambda n, nodes: [nodes[0], nodes[0]], "none of them twice"),
+    (lambda n, nodes: [nodes[0]._replace(node_id=77)], "expected a list of some of the nodes that it is given"),
+    (lambda n, nodes: None, r"returned None in round 1; expected a list"),
+    (lambda n: [], "is a function; expected a function of 2 arguments"),
+]
+
+
+@pytest.mark.parametrize(("choose", "prefix"), NO_CHOICES)
 def test_a_wrong_choice_of_nodes_is_an_error(choose, prefix):
     refused(prefix, lambda: run(FedDualAvg(participation=fco.Participation(choose_nodes=choose)), clients(), 1))
 
@@ -296,18 +296,18 @@ def test_a_strategy_has_one_run_at_a_time_and_its_copies_have_none():
     assert np.ptp(models, axis=0).max() == 0.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"train_config": {"lr": 0.1}}, "train_config=.* is a dict; expected a ConfigRecord"),
-        ({"initial_arrays": {"w": np.zeros(3)}}, "initial_arrays=.* is a dict; expected an ArrayRecord"),
-        ({"initial_arrays": ArrayRecord()}, "initial arrays"),
-        ({"num_rounds": -1}, "num_rounds=-1; expected"),
-        ({"timeout": "long"}, "timeout='long' is a str; expected a number"),
-        ({"resume": 7}, "resume=7 is a int; expected"),
-        ({"grid": None}, "grid is a NoneType; expected"),
-    ],
-)
+NO_ARGUMENTS = [
+    ({"train_config": {"lr": 0.1}}, "train_config=.* is a dict; expected a ConfigRecord"),
+    ({"initial_arrays": {"w": np.zeros(3)}}, "initial_arrays=.* is a dict; expected an ArrayRecord"),
+    ({"initial_arrays": ArrayRecord()}, "initial arrays"),
+    ({"num_rounds": -1}, "num_rounds=-1; expected"),
+    ({"timeout": "long"}, "timeout='long' is a str; expected a number"),
+    ({"resume": 7}, "resume=7 is an int; expected"),
+    ({"grid": None}, "grid is a NoneType; expected"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), NO_ARGUMENTS)
 def test_arguments_of_start_are_checked_in_words(arguments, said):
     strategy = FedDualAvg(client_lr=0.02, fraction_evaluate=0.0)
     good = {"grid": InProcessGrid(app_of(clients()), 4), "initial_arrays": start_arrays(), "num_rounds": 1}
@@ -337,15 +337,15 @@ def half(**own):
     return {"local": lambda self, client, downlink, memory: client.dual_steps(downlink.vectors["dual"]), **own}
 
 
-@pytest.mark.parametrize(
-    ("base", "own", "said"),
-    [
-        # Clients find a method by its name, so a change without one would never run.
-        *((DualAveraging, {part: object()}, rf"changes .*{part}.*give yours a `name`") for part in ("local", "sparse")),
-        (Algorithm, half(name="forgetful", memory=("own",)), "whose clients remember vectors names them, and has it"),
-        (DualAveraging, {"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
-    ],
-)
+NO_METHODS = [
+    # Clients find a method by its name, so a change without one would never run.
+    *((DualAveraging, {part: object()}, rf"changes .*{part}.*give yours a `name`") for part in ("local", "sparse")),
+    (Algorithm, half(name="forgetful", memory=("own",)), "whose clients remember vectors names them, and has it"),
+    (DualAveraging, {"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
+]
+
+
+@pytest.mark.parametrize(("base", "own", "said"), NO_METHODS)
 def test_a_class_that_is_no_method_is_refused_where_it_is_defined(base, own, said):
     refused(said, type, "Wrong", (base,), own)
     assert "forgetful" not in methods()
