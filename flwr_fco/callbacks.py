@@ -19,8 +19,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, of_type
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.results import Number, Result
 from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.rounds import Answer
@@ -246,9 +246,7 @@ class EarlyStopping(Callback):
         if before is not None and (before.dtype != np.float64 or before.ndim != 1 or not np.isfinite(before).all()):
             raise ValueError(f"its before is {before.dtype}{list(before.shape)}, expected finite float64[any]")
         stopped, self.best, waited, seen = arrays["numbers"].tolist()
-        self.stopped = int(stopped)
-        self._waited = int(waited)
-        self._seen = bool(seen)
+        self.stopped, self._waited, self._seen = int(stopped), int(waited), bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
 
@@ -260,11 +258,8 @@ class EarlyStopping(Callback):
             self._seen = self._seen or self._looks_at in metrics
             return float(metrics[self._looks_at]) if self._looks_at in metrics else None
         found: Any = self._looks_at(arrays)
-        try:
+        with in_words(f"{self._kind} returned {of_type(found)}; expected a number", ConfigurationError):
             return float(found)
-        except (TypeError, ValueError) as error:
-            prefix = f"{self._kind} returned a {type(found).__name__}"
-            raise ConfigurationError(f"{prefix}; expected a number") from error
 
     def _change(self, arrays: ArrayRecord) -> float | None:
         values = [array.numpy() for array in arrays.values()]
@@ -341,9 +336,7 @@ class Checkpoint(Callback):
         private = tree["parts"].get("privacy")
         released = getattr(run_of(strategy).privacy, "round", 0)
         if private is not None and private["round"] != released:
-            prefix = (
-                f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on"
-            )
+            prefix = f"{self.path} is of a private run that released {private['round']} rounds, and this one goes on"
             why = f"after round {released}: the clients' privacy would be spent again"
             advice = "Resume from that file; for a run whose epsilon adds to that one's give another path"
             raise ConfigurationError(f"{prefix} {why}. {advice}")

@@ -90,6 +90,12 @@ def test_any_callback_ends_the_run_after_all_have_had_the_round(word):
         assert play(9, lambda number, *_: word(number == 2))[1] == 2
 
 
+def test_a_file_is_free_after_a_run_whichever_callback_raises(tmp_path):
+    wrong = type("Wrong", (Callback,), {"on_run_end": lambda self, result: 1 / 0})()
+    for _ in range(2):
+        refused("division", play, 1, wrong, Checkpoint(tmp_path / "run.npz"), kind=ZeroDivisionError)
+
+
 NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
 
 
@@ -182,18 +188,17 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path
     assert again.state.round == checkpoint.saved_round < caught.value.server_round
 
 
-@pytest.mark.parametrize(
-    ("make", "given", "said"),
-    [
-        (Checkpoint, {"path": 3}, "path=3 is a int; expected a string or a PathLike"),
-        (Checkpoint, {"path": "state.txt"}, "expected the name of a file that ends in .npz"),
-        (Checkpoint, {"path": "state.npz", "every": 0}, "every=0; expected a whole number >= 1"),
-        (Checkpoint, {"path": "state.npz", "every": 1.5}, "every=1.5 is a float; expected a whole number"),
-        *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": 3.0})),
-        *((EarlyStopping, {"tol": 1.0, **more}, "expected") for more in ({"validation": "x"}, {"patience": 0})),
-        *((EarlyStopping, given, "expected") for given in ({"tol": -1.0}, {"tol": 1.0, "certificate": 3})),
-    ],
-)
+NEEDS = [
+    (Checkpoint, {"path": 3}, "path=3 is an int; expected a string or a PathLike"),
+    (Checkpoint, {"path": "state.txt"}, "expected the name of a file that ends in .npz"),
+    (Checkpoint, {"path": "state.npz", "every": 0}, "every=0; expected a whole number >= 1"),
+    *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": 3.0})),
+    *((EarlyStopping, {"tol": 1.0, **more}, "expected") for more in ({"validation": "x"}, {"patience": 0})),
+    *((EarlyStopping, given, "expected") for given in ({"tol": -1.0}, {"tol": 1.0, "certificate": 3})),
+]
+
+
+@pytest.mark.parametrize(("make", "given", "said"), NEEDS)
 def test_a_callback_says_what_it_needs(make, given, said):
     refused(said, make, **given)
 

@@ -30,7 +30,7 @@ from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
-from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, of_type
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.messages import protocol, records
@@ -341,7 +341,7 @@ class Client:
             raise ConfigurationError(f"{problem}. The reason is in its own log: {why}") from None
         if not isinstance(found, Objective):
             # The value may be the client's data, and the error goes to the server.
-            said = repr(found) if found is None or isinstance(found, str | int | float) else f"a {type(found).__name__}"
+            said = repr(found) if found is None or isinstance(found, str | int | float) else f"{of_type(found)}"
             example = "flwr_fco.objectives.Logistic(features, labels)"
             raise ConfigurationError(f"load_objective returned {said:.100}; expected an Objective such as {example}")
         for name in ("layout", "num_examples"):

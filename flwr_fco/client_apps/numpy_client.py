@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.client import Mod
-from flwr_fco.core.validation import takes
+from flwr_fco.core.validation import of_type, takes
 from flwr_fco.errors import ConfigurationError
 
 
@@ -99,7 +99,7 @@ def _call(client: Any, context: Context, name: str, arrays: list[NDArray[Any]], 
     method = getattr(client, name, None)
     if method is None or getattr(type(client), name, None) in [getattr(base, name, None) for base in bases]:
         advice = "; expected a NumPyClient with one" + ", or fraction_evaluate=0.0" * (name == "evaluate")
-        raise ConfigurationError(f"client_fn returned a {type(client).__name__}, which has no `{name}`{advice}")
+        raise ConfigurationError(f"client_fn returned {of_type(client)}, which has no `{name}`{advice}")
     if "Client" not in [base.__name__ for base in bases]:
         return method(arrays, config)
     from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
@@ -122,7 +122,7 @@ def _read(message: Message) -> tuple[list[str], list[NDArray[Any]], dict[str, An
 
 def _three(answer: Any, name: str, first: str) -> tuple[Any, Any, Mapping[str, Any]]:
     if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], Mapping)):
-        said = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+        said = f"{len(answer)} values" if isinstance(answer, tuple) else f"{of_type(answer)}"
         raise ConfigurationError(f"`{name}` returned {said}; expected ({first}, number of examples, metrics as a dict)")
     return answer
 

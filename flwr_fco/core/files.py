@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import printable
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import checked, of_type
 from flwr_fco.errors import ConfigurationError
 
 FilePath = str | os.PathLike[str]
@@ -209,7 +209,7 @@ def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> di
     """
     value = parse_json(text)
     if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}, expected an object {{...}}")
+        raise ValueError(f"it holds {of_type(value)}, expected an object {{...}}")
     if kinds is None:
         return value
     if value.keys() != kinds.keys():

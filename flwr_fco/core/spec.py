@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, SparseVector
-from flwr_fco.core.validation import Choice
+from flwr_fco.core.validation import Choice, of_type
 from flwr_fco.errors import SpecError, in_words
 
 _ARRAY = "$array"
@@ -130,7 +130,7 @@ class Specified(Choice):
         """
         built = _build(spec.header, spec.arrays, "")
         if not isinstance(built, cls):
-            raise SpecError(f"the spec describes a {type(built).__name__}, expected a {cls.__name__}")
+            raise SpecError(f"the spec describes {of_type(built)}, expected a {cls.__name__}")
         return built
 
 

@@ -92,7 +92,7 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
     if not matches:
         number = value if type(value) is int and value > 0 else 5
         example = f"; write {name}={within['example'].format(number)}" if "example" in within else ""
-        prefix = f"{name}={short(value)} is a {type(value).__name__}"
+        prefix = f"{name}={short(value)} is {of_type(value)}"
         raise ConfigurationError(f"{prefix}; expected {describe(kind)}{example}")
     has_range = "range" in within and not (result is None or isinstance(result, str) or callable(result))
     if has_range and not within["range"][0](result):
@@ -233,6 +233,12 @@ def describe(kind: Any) -> str:
         return f"a sequence of {describe(args[0])}"
     name = getattr(origin, "__name__", str(kind))
     return _NAMES.get(origin) or f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+
+
+def of_type(value: object) -> str:
+    """Return the name of a value's type, after its article."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 #: Types in errors.

@@ -95,7 +95,7 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
     sizes = {*map(type, shape)} <= {int} and min(shape, default=0) >= 0
     if label not in _DTYPES or array.stype != NUMPY or not sizes:
         prefix = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
-        raise ProtocolError(f"{prefix}, expected numbers and sizes >= 0 in {NUMPY!r}")
+        raise ProtocolError(f"{prefix}, expected numbers in native byte order and sizes >= 0, in {NUMPY!r}")
     header = _header(label, shape)
     dtype = np.dtype(label)
     known = data.startswith(header)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, of_type
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.passes import add_both_products
 from flwr_fco.objectives.base import Objective
@@ -122,7 +122,7 @@ class FunctionSaddle(SaddleObjective):
     ) -> None:
         for name, function in {"grad_x": grad_x, "grad_y": grad_y, "value": value or grad_x}.items():
             if not callable(function):
-                raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
+                raise ConfigurationError(f"{name} is {of_type(function)}; expected a function of x and y")
         self._gradients = (grad_x, grad_y)
         self._value = value
         self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)

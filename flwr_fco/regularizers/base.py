@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import checked, short
+from flwr_fco.core.validation import checked, of_type, short
 from flwr_fco.errors import ConfigurationError
 
 Array = NDArray[Any]
@@ -191,7 +191,7 @@ class Regularizer(Specified, ABC):
                 # What a formula does not write is seen.
                 out.fill(math.nan)
             returned: Any = self.solve(v.reshape(shape), step, out.reshape(shape))  # type: ignore[func-returns-value]
-            said = "" if returned is None else f"returned a {type(returned).__name__}"
+            said = "" if returned is None else f"returned {of_type(returned)}"
             if looks and np.isnan(out).any() and np.isfinite(v).all():
                 said = said or "left NaN in `out`"
             if said:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import logger, quiet
-from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, short, takes
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, of_type, short, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
 from flwr_fco.simulation.ray_grid import RayGrid
@@ -196,7 +196,7 @@ def simulate(
 def _as_array(name: str, array: Any) -> Array:
     # Flower takes NumPy's arrays and tensors, none of JAX, and no scalars.
     try:
-        plain = array if hasattr(array, "detach") else np.asarray(array)
+        plain = array if hasattr(array, "detach") else np.asarray(own := np.asarray(array), own.dtype.newbyteorder("="))
         return array if isinstance(array, Array) else Array(plain)
     except (TypeError, ValueError) as error:
         prefix = f"array {name!r} is {getattr(array, 'dtype', short(array))}, which Flower cannot send ({error})"
@@ -277,7 +277,7 @@ def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
 
 def _called(value: Any) -> str:
     """Return a description of a wrong argument, without its contents."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{of_type(value)}"
 
 
 def _check_samples(strategy: Any, num_nodes: int) -> None:

@@ -52,6 +52,8 @@ _NO_STEP = 1e-8
 _MOVE = 4.0
 #: The reason of a client that has not replied at all.
 NO_REPLY = "no reply"
+#: The reason of one whose reply has come, and is not among those that `aggregate_train` was given.
+DROPPED = "a hook of the strategy has left it out"
 #: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
 #: What its owner may do about it.
@@ -153,6 +155,8 @@ class Round:
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
+        #: Who has replied, as far as this package has sent the messages.
+        self.answered = set[int]()
         #: By a message's id whom it has asked, where a SuperLink answers for a node that has died.
         self.asked = dict[str, int]()
         #: Whether clients are asked again before a reply is left out, and why their last one would be.
@@ -201,7 +205,7 @@ class Round:
     def leave_out_silent(self) -> None:
         """Record who has not replied at all."""
         for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
-            self.leave_out(self.nodes[node_id], NO_REPLY, quiet=True)
+            self.leave_out(self.nodes[node_id], DROPPED if node_id in self.answered else NO_REPLY, quiet=True)
 
 
 # --- whose reply is it ------------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import short, takes
+from flwr_fco.core.validation import of_type, short, takes
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, in_words
 from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
@@ -47,7 +48,7 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         if not isinstance(callbacks, Iterable):
-            raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
+            raise ConfigurationError(f"callbacks is {of_type(callbacks)}; expected a list, such as [callback]")
         self._all = tuple(callbacks)
         for each in self._all:
             if isinstance(each, type) or not (_is_object(each) or (callable(each) and takes(each, 3))):
@@ -88,6 +89,12 @@ class Callbacks:
             result.callback_metrics[number] = added
         return stop
 
+    def end_run(self, result: Result) -> None:
+        """Call all callbacks after a run, whichever of them raise: one holds a lock."""
+        with ExitStack() as stack:
+            for callback in [each for each in reversed(self._all) if hasattr(each, "on_run_end")]:
+                stack.callback(callback.on_run_end, result)
+
     def saves_to(self, path: str | os.PathLike[str]) -> bool:
         """Return whether a callback saves the run to a path."""
         paths = [each.path for each in self._all if hasattr(each, "on_save_point") and hasattr(each, "path")]
@@ -121,7 +128,7 @@ def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str,
     says = wants is None or isinstance(wants, bool)
     if not says or not isinstance(more, Mapping):
         expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
-        prefix = f"callback {callback!r} returned a {type(answer if says else wants).__name__}"
+        prefix = f"callback {callback!r} returned {of_type(answer if says else wants)}"
         raise ConfigurationError(f"{prefix}; expected {expected}: where it says True, the run ends")
     return bool(wants), more
 
@@ -207,7 +214,7 @@ def run_rounds(
             error.add_note(f"The result after round {done} is the strategy's `result`.")
         raise
     finally:
-        callbacks.call("on_run_end", result)
+        callbacks.end_run(result)
     logger.info("Strategy execution finished in %.2fs", time.monotonic() - began)
     if result.train_metrics_clientapp and run.state.round == 0 and not run.watch.over:
         raise NothingTrainedError(_why_nothing(run, result), result)
@@ -231,7 +238,7 @@ def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message],
         raise
     pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
     if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
-        prefix = f"{who} returned a {type(pair[0]).__name__}"
+        prefix = f"{who} returned {of_type(pair[0])}"
         raise ConfigurationError(f"{prefix}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
     arrays, metrics = answer
     if arrays is not None and not run.closed:
@@ -284,7 +291,7 @@ def metrics_of(found: Any, who: str, otherwise: str) -> MetricRecord:
         If it is something else.
     """
     if not isinstance(found, Mapping | MetricRecord):
-        raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord{otherwise}")
+        raise ConfigurationError(f"{who} returned {of_type(found)}; expected a MetricRecord{otherwise}")
     if isinstance(found, MetricRecord):
         return found
     with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):

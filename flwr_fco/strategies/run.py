@@ -19,7 +19,7 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm
-from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
+from flwr_fco.core.validation import POSITIVE, checked, kinds_of, of_type, short
 from flwr_fco.errors import ConfigurationError, ProtocolError, in_words
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
@@ -193,6 +193,7 @@ class Run:
         began = time.monotonic()
         found = self.grid.send_and_receive(waited_for, timeout=self.timeout)
         if isinstance(found, Inbox) and not found.opened:
+            self.current.answered |= {node.node_id for node, _ in found.replies}
             return found
         found = list(found)
         if len(waited_for) < len(messages):
@@ -200,6 +201,7 @@ class Run:
             others = [each for each in messages if each.metadata.dst_node_id in silent]
             found += self.grid.send_and_receive(others, timeout=min(self.timeout, max(took, _MOMENT)))
         answered = {each.metadata.src_node_id for each in found}
+        self.current.answered |= answered
         if not answered <= {each.metadata.dst_node_id for each in messages}:
             self.current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
         for about in [each.metadata for each in messages] if len(answered) < len(messages) or self._silences else ():
@@ -245,8 +247,7 @@ class Run:
         if isinstance(found, Setting):
             return found
         raise ConfigurationError(
-            f"{type(self.method).__name__}.setting(given, state)={short(found)} is a {type(found).__name__}; "
-            "expected a Setting"
+            f"{type(self.method).__name__}.setting(given, state)={short(found)} is {of_type(found)}; expected a Setting"
         )
 
     def problem_of(self, setting: Setting) -> Problem:

@@ -36,7 +36,7 @@ from flwr_fco.client_apps import client
 from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, partition_of, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.validation import NON_NEGATIVE, checked, short
+from flwr_fco.core.validation import NON_NEGATIVE, checked, of_type, short
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
@@ -329,7 +329,7 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        prefix = f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number"
+        prefix = f"the metric {name!r} is {of_type(value)}, {value!r:.80}; expected a number"
         advice = f"Report the entries of a list under names of their own, such as {name + '-0'!r}"
         raise ConfigurationError(f"{prefix}. {advice}") from None
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from flwr_fco.core.layout import Vector, matching
-from flwr_fco.core.validation import AT_LEAST_ONE, checked, short
+from flwr_fco.core.validation import AT_LEAST_ONE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
@@ -330,7 +330,7 @@ def _tensors(dataset: Any) -> TensorDataset:
     """Return a data set of tensors whose first axis indexes examples."""
     tensors = list(dataset) if isinstance(dataset, Sequence) else None
     if not tensors or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
-        prefix = f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose"
+        prefix = f"dataset is {of_type(dataset)}; expected a data set, or a list or tuple of tensors whose"
         advice = "Of one tensor: (images,); of arrays: torch.from_numpy(...); of a DataLoader: its dataset"
         raise ConfigurationError(f"{prefix} first axis counts examples, such as (images, labels). {advice}")
     return TensorDataset(*tensors)

@@ -56,7 +56,7 @@ def test_where_psi_acts(shapes, apply_to, expected):
         (lambda: Layout.from_arrays({"w": np.array(["a"])}), "dtype <U1"),
         (lambda: Layout.from_arrays({"w": np.zeros(2, complex)}), "dtype complex128"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to="v*"), "matches none"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to=5), "apply_to=5 is a int; expected a sequence"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to=5), "apply_to=5 is an int; expected a sequence"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({}), "'w' is missing"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({"w": np.zeros(3)}), r"shape \(3,\), expected \(2,\)"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}).unflatten(np.zeros(3)), r"expected \(2,\)"),

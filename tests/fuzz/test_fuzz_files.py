@@ -139,8 +139,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, reader):
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "pipe", tmp_path / "folder", Path("/dev/zero")):
         refused(str(path), reader, path, kind=(ConfigurationError, FileNotFoundError))
-    with pytest.raises(FileNotFoundError):
-        reader(tmp_path / "nothing")
+    refused("nothing", reader, tmp_path / "nothing", kind=FileNotFoundError)
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"NaN", b"[" * 10**6, b"\xff\xfe{}", b"{} x"], ids=range(6))

@@ -220,8 +220,7 @@ def test_the_picture_is_drawn(tmp_path, name):
 
 
 def test_a_picture_of_no_known_kind_is_refused_before_anything_runs(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["--picture", "x.xyz"])
+    refused("2", main, ["--picture", "x.xyz"], kind=SystemExit)
     assert "--picture x.xyz: expected a name that ends in .png, .svg, .pdf" in capsys.readouterr().err
     # The clone is read later: the name is not refused.
     assert main(["--picture", "X.PNG", "--root", "no such clone", "--directory", str(tmp_path)]) == 1

@@ -26,8 +26,7 @@ def test_a_client_reads_what_it_was_sent():
     for indices in (np.arange(12), np.array([0, 1, 9]), np.array([], dtype=np.int64)):
         assert_array_equal(vectors.at("all", indices).view(np.int64), vectors["all"][indices].view(np.int64))
     refused("at other indices", vectors.at, "dual", np.array([0, 3]), kind=ProtocolError)
-    with pytest.raises(ProtocolError, match="at 3 of 12 indices"):
-        vectors["dual"]
+    refused("at 3 of 12 indices", vectors.__getitem__, "dual", kind=ProtocolError)
     expected = np.array([1, 0, 0, -0.0, 0, 0, 0, 0, 0, 0.5, 0, 0])
     assert_array_equal(vectors["all"].view(np.int64), expected.view(np.int64))
     assert not vectors["all"].flags.writeable

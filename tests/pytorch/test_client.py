@@ -211,7 +211,7 @@ def test_answers_about_few_rows_do_not_leave_a_training_loop():
 @pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
 def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
     refused(f"disclosure has {next(iter(limit))}, .*only how many rows", ClientApp, disclosure=Disclosure(**limit))
-    refused("disclosure=20 is a int; expected", ClientApp, disclosure=20)
+    refused("disclosure=20 is an int; expected", ClientApp, disclosure=20)
 
 
 def test_each_message_is_a_line(caplog):

@@ -268,7 +268,7 @@ WRONG = [
     ("has lower > upper, or NaN; expected lower <= upper", Rewarding(Terms(lower=1.0, upper=0.0)).bind, VECTOR),
     (r"Rewarding.terms\(\) returned \(0.1, 0.0\); expected Terms", Rewarding((0.1, 0.0)).bind, VECTOR),
     ("Returning.solve left NaN in `out`; expected None, and", Returning(returns=False).prox, np.ones(2), 1.0),
-    (r"Returning.solve returned a ndarray; expected None, and", Returning().prox, np.ones(2), 1.0),
+    (r"Returning.solve returned an ndarray; expected None, and", Returning().prox, np.ones(2), 1.0),
 ]
 
 

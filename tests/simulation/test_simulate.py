@@ -201,26 +201,26 @@ class Forgets(FedDualAvg):
         super().start(*args, **options)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"num_nodes": 0}, "num_nodes=0"),
-        ({"num_rounds": 1.5}, "num_rounds=1.5 is a float; expected a whole number"),
-        ({"evaluate_every": 0}, "evaluate_every=0"),
-        ({"strategy": FedDualAvg}, "strategy=the class FedDualAvg; expected a Strategy"),
-        ({"strategy": Forgets(fraction_evaluate=0.0)}, r"Forgets\.start returns None; expected a Result"),
-        ({"client_app": lambda context: None}, "client_app=a function; expected a ClientApp"),
-        ({"initial_arrays": [np.zeros(3)]}, "initial_arrays is a list; expected an ArrayRecord, or a mapping"),
-        ({"initial_arrays": {"w": None}}, r"array 'w' is None, which Flower cannot send \(.*; expected float64"),
-        ({"initial_arrays": {1: np.zeros(3)}}, "name=1 is a int; expected a string"),
-        ({"run_config": 3}, "run_config=3 is a int; expected a Mapping or None"),
-        ({"strategy": DFedDA(mixing=ring(5))}, "only 4 nodes, 5 are needed"),
-        ({"evaluate_fn": lambda server_round: None}, "evaluate_fn=<.*expected a function of 2 arguments or None"),
-        ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn after round 0 returned a float; expected a Metric"),
-        ({"node_config": lambda partition: None}, r"node_config\(0\)=None is a NoneType; expected a Mapping"),
-        ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
-    ],
-)
+WRONG = [
+    ({"num_nodes": 0}, "num_nodes=0"),
+    ({"num_rounds": 1.5}, "num_rounds=1.5 is a float; expected a whole number"),
+    ({"evaluate_every": 0}, "evaluate_every=0"),
+    ({"strategy": FedDualAvg}, "strategy=the class FedDualAvg; expected a Strategy"),
+    ({"strategy": Forgets(fraction_evaluate=0.0)}, r"Forgets\.start returns None; expected a Result"),
+    ({"client_app": lambda context: None}, "client_app=a function; expected a ClientApp"),
+    ({"initial_arrays": [np.zeros(3)]}, "initial_arrays is a list; expected an ArrayRecord, or a mapping"),
+    ({"initial_arrays": {"w": None}}, r"array 'w' is None, which Flower cannot send \(.*; expected float64"),
+    ({"initial_arrays": {1: np.zeros(3)}}, "name=1 is an int; expected a string"),
+    ({"run_config": 3}, "run_config=3 is an int; expected a Mapping or None"),
+    ({"strategy": DFedDA(mixing=ring(5))}, "only 4 nodes, 5 are needed"),
+    ({"evaluate_fn": lambda server_round: None}, "evaluate_fn=<.*expected a function of 2 arguments or None"),
+    ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn after round 0 returned a float; expected a Metric"),
+    ({"node_config": lambda partition: None}, r"node_config\(0\)=None is a NoneType; expected a Mapping"),
+    ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG)
 def test_an_argument_of_the_wrong_kind_is_named(wrong, message):
     options = {"num_nodes": 4, "num_rounds": 1, "initial_arrays": start_arrays(), **wrong}
     given = options.pop("strategy", strategy()), options.pop("client_app", app_of(clients()))

@@ -202,6 +202,13 @@ def test_messages_that_a_hook_leaves_out_are_not_missed():
     assert (said["num-replies"], said["num-left-out"], result.left_out) == (2, 0, [])
 
 
+@pytest.mark.parametrize("mods", [[], [lambda *given: given[2](*given[:2])]], ids=["in process", "in messages"])
+def test_replies_that_a_hook_leaves_out_have_come(mods):
+    some = {"aggregate_train": lambda self, number, replies: FedDualAvg.aggregate_train(self, number, replies[1:])}
+    result = run(type("Some", (FedDualAvg,), some)(), clients(), 1, mods=mods)
+    assert [row.reason for row in result.left_out] == ["a hook of the strategy has left it out"]
+
+
 # --- strategies around ours, of Flower -------------------------------------------------------------------------------
 
 WRAPPERS = {
