@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import is_missing
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 
 #: A matrix of features, shape (n, d): an ndarray or a csr_array, of float64 or float32.
@@ -58,8 +59,7 @@ def as_rows(features: Any, name: str = "features") -> Features:
            [0., 2.]])
     """
     refuse_text(features, name)
-    _refuse_masked(features, name)
-    given: Any = _in_rows(features, name) if is_sparse(features) else np.asarray(features)
+    given: Any = _in_rows(features, name) if is_sparse(features) else _read(features, name)
     if given.dtype == object and hasattr(features, "columns"):
         # A frame of numbers beside booleans, as of pandas.get_dummies, or of numbers that could be missing.
         with suppress(TypeError, ValueError):
@@ -206,18 +206,18 @@ def as_weights(weights: ArrayLike | None, num_examples: int) -> Vector:
     return found
 
 
-def _refuse_masked(values: Any, name: str) -> None:
-    """Refuse what NumPy would take for the numbers below the mask."""
-    if np.ma.is_masked(values):
-        raise ConfigurationError(
-            f"{name} have masked entries; expected finite numbers. Impute or drop such examples first"
-        )
+def _read(values: Any, name: str) -> NDArray[Any]:
+    """Return an array of entries that are all there: under a mask NumPy would take the numbers that it hides."""
+    array = np.asarray(values)
+    missing = array.dtype == object and any(is_missing(own) for own in array.ravel().tolist() if not np.ndim(own))
+    if missing or np.ma.is_masked(values):
+        raise ConfigurationError(f"{name} have missing entries; expected none. Impute or drop such examples first")
+    return array
 
 
 def with_rows(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return an argument as an array of a shape whose first entry is the number of examples."""
-    _refuse_masked(values, name)
-    array = np.asarray(values)
+    array = _read(values, name)
     if array.shape != shape:
         prefix = f"{name} have shape {array.shape}, but there are {shape[0]} examples"
         raise ConfigurationError(f"{prefix}; expected {shape}")

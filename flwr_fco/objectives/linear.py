@@ -965,8 +965,8 @@ class MultinomialLogistic(Linear):
 
 def _count_classes(labels: NDArray[Any]) -> int:
     """Return the number of classes, if it can be read off the labels."""
-    values = np.unique(labels)
-    if not links.is_integral(values) or values[0] != 0 or values[-1] != values.size - 1 or values.size < 2:
+    values = np.unique(labels) if links.is_integral(labels) else labels[:0]
+    if values.size < 2 or values[0] != 0 or values[-1] != values.size - 1:
         prefix = f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them"
         why = "some class is missing on this client, or they are no integers 0, 1, ..."
         raise ConfigurationError(f"{prefix}: {why} Give num_classes=, that of the whole federation")

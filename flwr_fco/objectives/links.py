@@ -251,10 +251,9 @@ class _Signs(Link):
     targets = "labels"
 
     def encoded(self, targets: Targets) -> Targets:
-        values = np.unique(targets)
-        if not (np.isin(values, (0, 1)).all() or np.isin(values, (-1, 1)).all()):
+        if not any(((targets == low) | (targets == 1)).all() for low in (0, -1)):
             advice = f"For more classes use MultinomialLogistic; {_NAMES}"
-            raise ConfigurationError(f"labels hold {examples_of(values)}; expected 0 and 1, or -1 and +1. {advice}")
+            raise ConfigurationError(f"labels hold {examples_of(targets)}; expected 0 and 1, or -1 and +1. {advice}")
         return np.where(targets == 1, 1.0, -1.0)
 
     def predicted(self, s: Scores) -> NDArray[Any]:
@@ -377,6 +376,7 @@ def is_integral(targets: Targets) -> bool:
 
 def examples_of(values: NDArray[Any], limit: int = 6) -> str:
     """Return the distinct values for an error message, cut short."""
-    distinct = np.unique(values)
-    texts = [str(value) for value in distinct[:limit].tolist()]
+    # Objects of several types have no order.
+    distinct = np.unique(values.astype(str) if values.dtype == object else values)
+    texts = [repr(value) for value in distinct[:limit].tolist()]
     return ", ".join(texts) + (f", ... ({distinct.size} different ones)" if distinct.size > limit else "")

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
@@ -362,8 +361,6 @@ def as_strata(strata: ArrayLike, num_examples: int) -> tuple[list[Any], NDArray[
     """Return the sorted labels of strata, and which of them each row has."""
     # As they are: NumPy makes a text of NaN among texts.
     given = design.with_rows("strata", np.asarray(strata, dtype=object), (num_examples,)).tolist()
-    if any(is_missing(label) for label in given):
-        raise ConfigurationError("strata hold a label that is missing; give such rows a stratum, or leave them out")
     # Numbers beside texts have no order.
     labels = sorted(dict.fromkeys(given), key=lambda label: (isinstance(label, str), label))
     codes = {label: code for code, label in enumerate(labels)}

@@ -104,8 +104,8 @@ WRONG = [
     (r"shape \(3,\)", lambda: as_rows(np.ones(3))),
     ("at least one example", lambda: as_rows(np.ones((0, 2)))),
     (r"features\[0, 1\] is nan", lambda: as_rows([[1.0, NAN], [1.0, 2.0]])),
-    ("features have masked entries; expected finite", lambda: as_rows(np.ma.masked_greater(TWO, 0.0))),
-    ("targets have masked entries; expected finite", lambda: LeastSquares(TWO, np.ma.masked_equal([1.0, 2.0], 2.0))),
+    ("features have missing entries", lambda: as_rows(pd.DataFrame({"a": pd.array([1.5, None]), "b": [True, False]}))),
+    ("targets have missing entries; expected none", lambda: LeastSquares(TWO, np.ma.masked_equal([1.0, 2.0], 2.0))),
     ("dtype datetime64.*Encode", lambda: as_rows(np.ones((2, 2), dtype="M8[s]"))),
     (r"features\[1, 1\] is -inf", lambda: as_rows(sparse.csr_array(np.diag([1.0, -np.inf])))),
     ("cannot be read", lambda: as_rows(sparse.csr_array((np.ones(1), [7], [0, 1]), shape=(1, 4)))),
@@ -125,20 +125,20 @@ WRONG = [
     # Labels.
     *(
         (r"labels hold .*; expected 0 and 1, or -1 and \+1", lambda own=own: Logistic(np.ones((3, 2)), own))
-        for own in ([0, 1, 2], [0, -1, 1], [0.5, 1, 0], [NAN, 0, 1], ["cat", "dog", "dog"])
+        for own in ([0, 1, 2], [0, -1, 1], [0.5, 1, 0], [NAN, 0, 1], np.array(["1", 1, 0], object))
     ),
     ("hold 0, 2.*num_classes=", of_three([0, 2, 0])),
     ("num_classes=", of_three([0, 0, 0])),
     (r"integers 0 \.\. 1", of_three([0, 1, 2], 2)),
     *((f"num_classes={k}.*expected (at least 2|a whole number)", of_three([0, 1, 2], k)) for k in (1, 3.0)),
     *(("integers", of_three([wrong, 1, 0], 3)) for wrong in (-1, 0.5, NAN)),
-    ("cat", of_three(["cat", "dog", "dog"])),
+    ("hold 'cat', 'dog'", of_three(["cat", "dog", "dog"])),
     # Times.
     (r"times\[0\] is -1; expected numbers >= 0", cox(times=[-1.0, 2.0, 3.0])),
     *((rf"{k} have shape \(2,\), but there are 3", cox(**{k: [1.0, 2.0]})) for k in ("times", "entry", "strata")),
     ("events hold 0, 1, 2; expected 1 for an event and 0 for a censored row", cox(events=[0, 1, 2])),
     (r"entry\[1\] is not before times\[1\]", cox(entry=[0.0, 2.0, 0.0])),
-    ("strata hold a label that is missing", cox(strata=["a", None, "b"])),
+    ("strata have missing entries", cox(strata=["a", None, "b"])),
     ("ties='exact' is a str; expected 'efron' or 'breslow'", cox(ties="exact")),
     # Intercepts of sites.
     ("this site has fewer than 10", lambda: SiteIntercept(Logistic(np.ones((9, 2)), np.arange(9) % 2))),
