@@ -21,7 +21,7 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable, quiet
 from flwr_fco.core.schema import names_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.messages.protocol import Answer, Described, Node, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
 from flwr_fco.objectives.design import dense, moments
@@ -63,9 +63,9 @@ def first(question: Question, objective: Objective) -> Answer:
     the same.
     """
     assert isinstance(objective, Linear)
-    if CENTRE in objective.state:
-        # Of an earlier fit that has not ended.
-        _keep(objective, np.zeros(objective.features.shape[1]))
+    # Of an earlier fit that has not ended.
+    objective.state.pop(CENTRE, None)
+    objective.shift(np.zeros(objective.features.shape[1]))
     value, gradient = objective.value_and_gradient(question.vectors["primal"])
     means, variances = objective.moments()
     vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
@@ -90,14 +90,12 @@ def within(objective: Objective, variances: Vector) -> Vector:
 def centred(question: Question, objective: Objective) -> Answer:
     """Take the first numbers of ``primal`` as the centre of columns and targets, until the next fit."""
     assert isinstance(objective, Linear)
-    _keep(objective, question.vectors["primal"][: objective.features.shape[1] + 1])
-    return Answer({})
-
-
-def _keep(objective: Linear, centre: Vector) -> None:
-    """Shift the features, and keep it in the client's state, as the next message may be another process's."""
-    objective.shift(centre)
+    centre = question.vectors["primal"][: objective.features.shape[1] + 1]
+    if not centre.any() and CENTRE not in objective.state:
+        raise PublicError("this site has lost its columns' centre, as when its SuperNode is restarted: fit again")
+    # The next message, perhaps another process's, shifts by it: see `recall`.
     objective.state[CENTRE] = ArrayRecord({CENTRE: Array(centre)})
+    return Answer({})
 
 
 # --- how sites are reached --------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ import re
 import tracemalloc
 import warnings
 from collections import Counter
+from functools import partial
 
 import cvxpy as cp
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from faults import FaultyGrid
 from federations import altering, counting, fit_over_a_grid
 from flwr.app import Array
 from numpy.testing import assert_allclose, assert_array_equal
@@ -685,20 +687,22 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
 @pytest.mark.parametrize("offset", [1e5, 1e8])
 @pytest.mark.parametrize("standardize", [False, True])
 def test_columns_far_from_0_have_the_digits_of_scikit_learn(offset, standardize):
-    """Also over a grid, whose sites centre their columns, and end to do so."""
+    """Also over a grid, whose sites centre their columns, and end to do so; one that has lost the centre says so."""
     moved = ROWS + np.array([offset, 0.0, -offset])
     scales = ROWS.std(axis=0) if standardize else 1.0
     theirs = Lasso(0.1, tol=1e-13).fit(ROWS / scales, SCORES).coef_ / scales
     plain = FederatedLasso(0.1, standardize=standardize, num_clients=3)
+    sites = list(zip(parts(moved), parts(SCORES), strict=True))
     with warnings.catch_warnings(action="error"):
         model = clone(plain).fit(parts(moved), parts(SCORES))
-        there, grid = fit_over_a_grid(clone(plain), list(zip(parts(moved), parts(SCORES), strict=True)), features=3)
+        there, grid = fit_over_a_grid(clone(plain), sites, features=3)
     assert_allclose(model.coef_, theirs, atol=1e-16 * offset + 1e-11)
     assert_array_equal(there.coef_, model.coef_)
     assert_allclose(model.predict(moved), plain.fit(ROWS, SCORES).predict(ROWS), atol=1e-6)
     with grid.identity(), quiet(50):
-        again = clone(plain).fit(grid, features=3)
-    assert_array_equal(again.coef_, model.coef_)
+        assert_array_equal(clone(plain).fit(grid, features=3).coef_, model.coef_)
+    restarted = {"grid": partial(FaultyGrid, faults={"restart": 1.0}, partitions=[1]), "features": 3}
+    refused("partition 1: .*lost its columns' centre", fit_over_a_grid, plain, sites, **restarted)
 
 
 def test_times_classes_own_intercepts_and_paths_are_centred_too():

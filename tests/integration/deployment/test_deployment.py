@@ -125,9 +125,8 @@ def main(grid, context):
     model = new_model().set_params(cv=None, alpha=1.0)
     described = model.describe(grid)
     model.fit(grid, intervals=True)
-    said = {"rows": [str(described), str(model.summary())], "left_out": []}
-    with open(str(context.run_config["out"]), "wb") as file:
-        np.savez(file, reported=np.array(json.dumps(said)), coef=model.coef_, covariance=model.covariance_)
+    said = json.dumps({"rows": [str(described), str(model.summary())], "left_out": []})
+    np.savez(str(context.run_config["out"]), reported=said, coef=model.coef_, covariance=model.covariance_)
 """
 
 
@@ -159,14 +158,6 @@ def test_a_table_over_a_super_link_is_the_table_of_one_process(deployments, exam
 # --- minutes each ----------------------------------------------------------------------------------------------------
 
 
-def wait_for_a_moment(deployment, name, after):
-    """Wait for a round, then for any moment of it or of the next."""
-    deployment.wait_for_round(name, after)
-    seconds = random.uniform(0.0, 8.0)
-    print(f"{seconds:.2f} s after the beginning of round {after} of {name}")
-    time.sleep(seconds)
-
-
 @pytest.mark.deployment
 @pytest.mark.parametrize(
     ("strategy", "nodes"), [("FedDualAvg", [1]), ("FedDAGT", [1, 2]), ("DualFL", [1]), ("DualFL", [1, 2])]
@@ -176,7 +167,10 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
     rounds = 12 if strategy == "DualFL" else 8
     # A message that dies with its process is answered by nobody where the node is back in time.
     deployment.begin("run", strategy=strategy, rounds=rounds, timeout=150.0)
-    wait_for_a_moment(deployment, "run", 3)
+    deployment.wait_for_round("run", 3)
+    # Any moment of it or of the next.
+    print(f"{(seconds := random.uniform(0.0, 8.0)):.2f} s after the beginning of round 3")
+    time.sleep(seconds)
     deployment.kill(*(f"node-{i}" for i in nodes))
     for i in nodes:
         deployment.start_node(i, again=True)

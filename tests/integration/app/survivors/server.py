@@ -26,5 +26,4 @@ def main(grid, context):
         resume=saved if config["resume"] and Path(saved).exists() else None,
     )
     reported = {"rows": result.rows(), "left_out": [list(row) for row in result.left_out]}
-    with Path(str(config["out"])).open("wb") as file:
-        np.savez(file, reported=np.array(json.dumps(reported)), **numpy_of(result.arrays))
+    np.savez(str(config["out"]), reported=np.array(json.dumps(reported)), **numpy_of(result.arrays))
