@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -19,7 +20,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, of_type
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, check_fields, checked, of_type
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.results import Number, Result
 from flwr_fco.strategies.checkpoint import Saved
@@ -117,6 +118,7 @@ class Callback:
         """
 
 
+@dataclass(repr=False, eq=False)
 class EarlyStopping(Callback):
     """Ends a run when the model stops moving, is certified to be good enough, or stops improving.
 
@@ -168,27 +170,22 @@ class EarlyStopping(Callback):
     2.0
     """
 
-    def __init__(
-        self,
-        tol: float | None = None,
-        *,
-        certificate: Score | str | None = None,
-        validation: Score | str | None = None,
-        patience: int = 10,
-        every: int = 1,
-        mode: Literal["min", "max"] = "min",
-    ) -> None:
-        if (tol is None) == (validation is None) or (certificate is not None and tol is None):
-            wrong = f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol"
-            raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
-        self.certificate = checked("certificate", certificate, Score | str | None)
-        self.validation = checked("validation", validation, Score | str | None)
-        named = {"certificate": certificate, "validation": validation}
+    tol: float | None = field(default=None, metadata=NON_NEGATIVE)
+    _: KW_ONLY
+    certificate: Score | str | None = None
+    validation: Score | str | None = None
+    patience: int = field(default=10, metadata=AT_LEAST_ONE)
+    every: int = field(default=1, metadata=AT_LEAST_ONE)
+    mode: Literal["min", "max"] = "min"
+
+    def __post_init__(self) -> None:
+        named = {"certificate": self.certificate, "validation": self.validation}
+        if (self.tol is None) == (self.validation is None) or (self.certificate is not None and self.tol is None):
+            wrong = ", ".join(f"{name}={given!r}" for name, given in {"tol": self.tol, **named}.items())
+            advice = "expected tol (what the model may still move), or tol and certificate, or validation"
+            raise ConfigurationError(f"{wrong}; {advice}")
+        check_fields(self)
         self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
-        self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
-        self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
-        self.every: int = checked("every", every, int, AT_LEAST_ONE)
-        self.mode = checked("mode", mode, Literal["min", "max"])
         self._begin()
 
     def _begin(self) -> None:
