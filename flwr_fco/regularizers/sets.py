@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,14 +57,11 @@ class L1Ball(Regularizer):
         return outside(norm - self.radius, self.radius, w)
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
+        own = np.ones(1) if self.weights is None else self.weights
+        # The smallest weight above 0, and the largest one.
+        ends = float(own.min(where=own > 0.0, initial=math.inf)), float(own.max(initial=0.0))
         weights = 1.0 if self.weights is None else flat(self.weights, shape)
-        return lambda v, step, out: on_simplex(v, weights, self._ends, self.radius, True, out)
-
-    @cached_property
-    def _ends(self) -> tuple[float, float]:
-        """The smallest weight above 0, and the largest one."""
-        weights = np.ones(1) if self.weights is None else self.weights
-        return float(weights.min(where=weights > 0.0, initial=math.inf)), float(weights.max(initial=0.0))
+        return lambda v, step, out: on_simplex(v, weights, ends, self.radius, True, out)
 
     def conjugate(self, u: Array) -> float:
         return self.radius * L1(1.0, self.weights).strength_max(u)

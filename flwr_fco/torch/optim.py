@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -517,11 +518,11 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     if (groups := regularizer.groups_of(shape)) is not None:
         return _grouped(groups, like)
     if (inner := regularizer.of_values()) is not None:
-        return _spectral(regularizer, inner)
+        return partial(_spectral, regularizer, inner)
     if isinstance(regularizer, NofM):
-        return _n_of_m(regularizer)
+        return partial(_n_of_m, regularizer)
     count = regularizer.count_of(like.numel())
-    return _through_numpy(regularizer) if count is None else _sparse(count)
+    return partial(_through_numpy, regularizer) if count is None else partial(_sparse, count)
 
 
 class ListedProx:
@@ -624,47 +625,38 @@ def _grouped(given: Groups, like: Tensor) -> TensorProx:
     return solve
 
 
-def _spectral(psi: Regularizer, inner: Regularizer) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        if not v.numel():
-            return v
-        matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
-        if not bool(torch.isfinite(matrix).all()):
-            return torch.full_like(v, math.nan)
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        changed = tensor_prox(inner, values)(values, step)
-        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
-        changed = torch.where(changed > noise_of(1.0, tuple(matrix.shape)) * changed.max(), changed, 0.0)
-        return ((left * changed) @ right + 0.0).reshape(v.shape).to(v.dtype)
-
-    return solve
+def _spectral(psi: Regularizer, inner: Regularizer, v: Tensor, step: float) -> Tensor:
+    if not v.numel():
+        return v
+    matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
+    if not bool(torch.isfinite(matrix).all()):
+        return torch.full_like(v, math.nan)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    changed = tensor_prox(inner, values)(values, step)
+    # Values below the rounding of a product do not count for the rank, as in the NumPy map.
+    changed = torch.where(changed > noise_of(1.0, tuple(matrix.shape)) * changed.max(), changed, 0.0)
+    return ((left * changed) @ right + 0.0).reshape(v.shape).to(v.dtype)
 
 
-def _sparse(count: int) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        if count >= v.numel():
-            return v + 0.0
-        size = v.abs().reshape(-1)
-        level = torch.topk(size, count, sorted=False).values.min()
-        # NaN is kept, not hidden. Of equal ones the first stay, as in the NumPy map.
-        kept = ~(size <= level)
-        equal = size == level
-        kept |= equal & (equal.cumsum(0) <= count - kept.sum())
-        return torch.where(kept.reshape(v.shape), v, 0.0) + 0.0
-
-    return solve
+def _sparse(count: int, v: Tensor, step: float) -> Tensor:
+    if count >= v.numel():
+        return v + 0.0
+    size = v.abs().reshape(-1)
+    level = torch.topk(size, count, sorted=False).values.min()
+    # NaN is kept, not hidden. Of equal ones the first stay, as in the NumPy map.
+    kept = ~(size <= level)
+    equal = size == level
+    kept |= equal & (equal.cumsum(0) <= count - kept.sum())
+    return torch.where(kept.reshape(v.shape), v, 0.0) + 0.0
 
 
-def _n_of_m(psi: NofM) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        if v.shape[1] < psi.m:
-            return v + 0.0
-        rows = v.movedim(1, -1)
-        kept = psi.largest(rows.abs().reshape(-1, psi.m)).reshape(rows.shape).movedim(-1, 1)
-        return torch.where(kept, v, 0.0) + 0.0
-
-    return solve
+def _n_of_m(psi: NofM, v: Tensor, step: float) -> Tensor:
+    if v.shape[1] < psi.m:
+        return v + 0.0
+    rows = v.movedim(1, -1)
+    kept = psi.largest(rows.abs().reshape(-1, psi.m)).reshape(rows.shape).movedim(-1, 1)
+    return torch.where(kept, v, 0.0) + 0.0
 
 
-def _through_numpy(psi: Regularizer) -> TensorProx:
-    return lambda v, step: torch.from_numpy(psi.prox(_exact(v).numpy(force=True), step)).to(v)
+def _through_numpy(psi: Regularizer, v: Tensor, step: float) -> Tensor:
+    return torch.from_numpy(psi.prox(_exact(v).numpy(force=True), step)).to(v)
