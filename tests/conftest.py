@@ -8,12 +8,12 @@ import sys
 import tomllib
 from types import SimpleNamespace
 
-import hypothesis
 import pytest
+from hypothesis import HealthCheck, settings
 
 # A first call compiles kernels, and other work on the machine takes time.
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 #: The tests import what is there; read for doctests, it would be imported under a second name.
 collect_ignore = ["support"]
