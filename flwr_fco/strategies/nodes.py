@@ -90,8 +90,8 @@ class Nodes:
         said = -1
         while True:
             available = list(grid.get_node_ids())
-            # 1e-9: 0.29 of 100 nodes is 29, not 28.
-            size = max(int(fraction * len(available) + 1e-9), minimum)
+            # 1e-9: 0.29 of 100 nodes is 29, not 28; and of few nodes a small part is one.
+            size = max(int(fraction * len(available) + 1e-9), minimum, 1)
             enough = max(size, needed)
             if len(available) >= enough:
                 break

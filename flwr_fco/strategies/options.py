@@ -87,7 +87,7 @@ class Options(FedAvg):
     Parameters
     ----------
     fraction_train, fraction_evaluate : float, default 1.0
-        Fractions of the connected nodes in a round of training, and of evaluation; 0 leaves it out.
+        Fractions of the connected nodes in a round of training, and of evaluation: one at least, and 0 leaves it out.
     min_train_nodes, min_evaluate_nodes, min_available_nodes : int, default 2
         As in Flower's ``FedAvg``.
     weighted_by_key : str, default "num-examples"

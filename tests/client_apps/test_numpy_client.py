@@ -85,15 +85,15 @@ def answering(answer):
     return type("Own", (), {"fit": lambda self, parameters, config: answer})
 
 
-@pytest.mark.parametrize(
-    ("client", "said"),
-    [
-        *((answering(given), f"`fit` returned {said}; expected") for given, said in ODD),
-        (type("Own", (), {"fit": lambda self, w, c: (w[:1], 10, {})}), "`fit` returned 1 arrays; expected 2: a, b"),
-        (type("Own", (flower.Client,), {"fit": lambda self, ins: BAD}), "`fit` says FIT_NOT_IMPLEMENTED: no GPU"),
-        (lambda: 3, "client_fn returned an int"),
-    ],
-)
+ANSWERS = [
+    *((answering(given), f"`fit` returned {said}; expected") for given, said in ODD),
+    (type("Own", (), {"fit": lambda self, w, c: (w[:1], 10, {})}), "`fit` returned 1 arrays; expected 2: a, b"),
+    (type("Own", (flower.Client,), {"fit": lambda self, ins: BAD}), "`fit` says FIT_NOT_IMPLEMENTED: no GPU"),
+    (lambda: 3, "client_fn returned an int"),
+]
+
+
+@pytest.mark.parametrize(("client", "said"), ANSWERS)
 def test_other_answers_of_fit_are_errors_in_words(client, said):
     refused(said, go, client(), DENSE, kind=ClientError)
 

@@ -49,19 +49,19 @@ def test_where_psi_acts(shapes, apply_to, expected):
         assert (mask[entry.block] == (entry.name in expected)).all()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Layout.from_arrays({"n": np.arange(3)}), "no floating-point array"),
-        (lambda: Layout.from_arrays({"w": np.array(["a"])}), "dtype <U1"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2, complex)}), "dtype complex128"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to="v*"), "matches none"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to=5), "apply_to=5 is an int; expected a sequence"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({}), "'w' is missing"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({"w": np.zeros(3)}), r"shape \(3,\), expected \(2,\)"),
-        (lambda: Layout.from_arrays({"w": np.zeros(2)}).unflatten(np.zeros(3)), r"expected \(2,\)"),
-    ],
-)
+ERRORS = [
+    (lambda: Layout.from_arrays({"n": np.arange(3)}), "no floating-point array"),
+    (lambda: Layout.from_arrays({"w": np.array(["a"])}), "dtype <U1"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2, complex)}), "dtype complex128"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to="v*"), "matches none"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to=5), "apply_to=5 is an int; expected a sequence"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({}), "'w' is missing"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({"w": np.zeros(3)}), r"shape \(3,\), expected \(2,\)"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2)}).unflatten(np.zeros(3)), r"expected \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), ERRORS)
 def test_errors_name_the_value(call, message):
     refused(message, call, kind=ValueError)
 
@@ -96,19 +96,19 @@ def test_equality_sees_arrays_and_numbers():
     assert some == {Regularizer.from_spec(psi.to_spec()) for psi in some}
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ({"family": "regularizer", "kind": "magic"}, "unknown regularizer 'magic'; known here:.*l1"),
-        ({**PLAIN, "power": 2}, "no argument power"),
-        ({"family": "regularizer", "kind": "l1"}, "lacks bound, strength, weights"),
-        ({**PLAIN, "strength": {"$array": "strength"}}, "did not come with it"),
-        ({**PLAIN, "strength": {"__class__": "os.system"}}, "not part of a spec"),
-        ({"kind": "l1"}, "not a specification"),
-        ("l1", "not a specification"),
-        ({"family": "mirror map", "kind": "euclidean"}, "expected a Regularizer"),
-    ],
-)
+BAD_SPECS = [
+    ({"family": "regularizer", "kind": "magic"}, "unknown regularizer 'magic'; known here:.*l1"),
+    ({**PLAIN, "power": 2}, "no argument power"),
+    ({"family": "regularizer", "kind": "l1"}, "lacks bound, strength, weights"),
+    ({**PLAIN, "strength": {"$array": "strength"}}, "did not come with it"),
+    ({**PLAIN, "strength": {"__class__": "os.system"}}, "not part of a spec"),
+    ({"kind": "l1"}, "not a specification"),
+    ("l1", "not a specification"),
+    ({"family": "mirror map", "kind": "euclidean"}, "expected a Regularizer"),
+]
+
+
+@pytest.mark.parametrize(("header", "message"), BAD_SPECS)
 def test_bad_specs_are_refused(header, message):
     refused(message, Regularizer.from_spec, Spec(header, {}), kind=SpecError)
 

@@ -249,11 +249,12 @@ def test_nodes_may_come_and_go():
     assert grid.asked == [[0, 1], [0, 1, 2, 3], [1, 2, 3]]
 
 
-def test_fractions_are_not_rounded_down_by_binary_arithmetic():
+@pytest.mark.parametrize(("fraction", "size"), [(0.29, 29), (0.001, 1)])
+def test_fractions_are_not_rounded_down_by_binary_arithmetic_nor_to_0(fraction, size):
     """int(0.29 * 100) is 28."""
     grid = Recording(app_of(clients(sizes=(3,) * 100)), 100)
-    start_on(grid, strategy(fraction_train=0.29), rounds=1)
-    assert len(grid.asked[0]) == 29
+    start_on(grid, strategy(fraction_train=fraction, min_train_nodes=0), rounds=1)
+    assert len(grid.asked[0]) == size
 
 
 def test_the_sample_is_uniform():
