@@ -159,7 +159,8 @@ _objectives: OrderedDict[tuple[str, str, int, int], Objective] = OrderedDict()
 
 def forget_objectives(run_id: int) -> None:
     """Drop a run's losses from this process."""
-    for key in [key for key in _objectives if key[2] == run_id]:
+    # A copy: another thread may load meanwhile.
+    for key in [key for key in [*_objectives] if key[2] == run_id]:
         del _objectives[key]
 
 
@@ -285,9 +286,11 @@ class Client:
         return as_it_leaves(context, number, down, memory, up, after, **said)
 
     def _method_of(self, plan: Plan) -> Algorithm:
-        if self._made is None or self._made[0] is not plan:
-            self._made = plan, method_of(plan.solver, plan.options)
-        return self._made[1]
+        made = self._made
+        if made is None or made[0] is not plan:
+            # In a variable: another thread may set it meanwhile.
+            made = self._made = plan, method_of(plan.solver, plan.options)
+        return made[1]
 
     def _check(self, down: Downlink, objective: Objective) -> int:
         """Refuse what the owner does not allow, and another model; return the number of examples."""
@@ -324,7 +327,7 @@ class Client:
             while self._most is not None and len(_objectives) > self._most:
                 _objectives.popitem(last=False)
         elif self._most is not None:
-            _objectives.move_to_end(key)
+            _objectives[key] = _objectives.pop(key, found)
         found.recall(context.state)
         return found
 

@@ -25,6 +25,15 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
         assert len(client._objectives) == before
 
 
+def test_another_thread_may_load_while_a_run_is_forgotten():
+    def loads(run_id, other):
+        client._objectives[str(other), "train", 0, len(client._objectives)] = None
+        return False
+
+    client.forget_objectives(type("Meanwhile", (int,), {"__eq__": loads, "__hash__": int.__hash__})())
+    client.forget_objectives(0)
+
+
 def test_copies_of_an_app_find_what_the_first_has_loaded(capsys):
     """Flower's simulation may pickle the app with every message."""
     app = client_app(lambda context: print("loaded") or clients()[0])

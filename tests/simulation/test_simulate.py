@@ -168,7 +168,7 @@ def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
         own.buffers = dict
         own.load_buffers = lambda buffers: None
     means = [np.array([10.0 * m, -1.0], np.float32) for m in range(4)]
-    start = {f"norm.running_{name}": np.full(2, 7.0, dtype=np.float32) for name in ("mean", "var")}
+    start = {f"norm.running_{name}": np.full(2, 7.0, dtype=">f4") for name in ("mean", "var")}
     start["norm.num_batches_tracked"] = np.array(5)
 
     def only_some(message, context, call_next):
