@@ -282,8 +282,8 @@ class Client:
         loss = objective.take_training_loss() if records_losses else None
         metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": loss, **up.metrics}
         passed = objective.buffers() if plan.layout.passed_through else up.pass_through
-        said: Any = {"examples": float(examples), "metrics": metrics, "pass_through": passed}
-        return as_it_leaves(context, number, down, memory, up, after, **said)
+        up = up._replace(examples=float(examples), metrics=metrics, pass_through=passed)
+        return as_it_leaves(context, number, down, memory, up, after)
 
     def _method_of(self, plan: Plan) -> Algorithm:
         made = self._made
@@ -639,13 +639,7 @@ def remember(context: Context, stamp: str, before: ClientState | None, new: str,
 
 
 def as_it_leaves(
-    context: Context,
-    number: int,
-    down: Downlink,
-    before: ClientState | None,
-    up: Uplink,
-    after: ClientState | None,
-    **said: Any,
+    context: Context, number: int, down: Downlink, before: ClientState | None, up: Uplink, after: ClientState | None
 ) -> Uplink:
     """Return a reply in the precision of its message, once the memory that follows from it is kept.
 
@@ -661,17 +655,15 @@ def as_it_leaves(
         The client's memory; None for a client that began, and for a method without memories.
     up : Uplink
         The reply.
-    **said
-        What else it says: fields of an uplink.
     """
     dtype = down.dtype if down.plan.wire_dtype == "auto" else down.plan.wire_dtype
     vectors = {name: locked(_rounded(vector, dtype)) for name, vector in up.vectors.items()}
     if down.stamp is None:
-        return up._replace(vectors=vectors, **said)
+        return up._replace(vectors=vectors)
     digest = digest_of(vectors, up.elapsed)
     memory = after or {}
     remember(context, down.stamp, before, stamp_of(digest, number, memory), memory)
-    return up._replace(vectors=vectors, digest=digest, **said)
+    return up._replace(vectors=vectors, digest=digest)
 
 
 def _rounded(vector: Any, dtype: str) -> Any:

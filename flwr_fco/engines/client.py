@@ -149,7 +149,7 @@ class LocalClient(NamedTuple):
         elif not every and not pairs and (features := self._features) is not None:
             done = features.dual_steps(self.downlink, point, *given)
         elif not every:
-            done = compiled_steps(self.downlink, self.objective, point, *given, pairs)
+            done = self.compiled_steps(point, move, psi, pairs)
         if done is not None:
             return self._moved(dual, point, done)
         place = self._place(psi)
@@ -157,12 +157,74 @@ class LocalClient(NamedTuple):
         done = 0
         there = place.put(dual)
         along = None if move is None else place.put(move)
-        for passed in one_by_one(self.downlink, self.objective, there, self.rng, place, along, pairs):
+        for passed in self.one_by_one(there, place, along, pairs):
             done += 1
             if every:
                 trajectory.append(place.get(passed) - dual)
         sent, moved = self._moved(dual, place.get(there), done)
         return (sent | {"trajectory": np.array(trajectory)} if every else sent), moved
+
+    def one_by_one(self, dual: Any, place: Place, shift: Any, pairs: bool) -> Iterator[Any]:
+        """Take local steps one by one: z <- z - rate g(retrieve(z, t)) - shift; yield each z.
+
+        In pairs they are those of dual extrapolation, with two new batches each: from the dual omega_k to omega_{k+1/2}
+        = omega_k - rate g(z_k), which is yielded, and with the operator at z_{k+1/2} from omega_k to omega_{k+1}.
+
+        Parameters
+        ----------
+        dual : ndarray of float64, shape (d,)
+            Changed in place. Or another kind of vector, that of the place; so is the shift.
+        place : Place
+            Where the vectors are.
+        shift : ndarray of float64, shape (d,), or None
+            The rate times a tracker.
+        pairs : bool
+            Whether a step takes two batches.
+        """
+        downlink = self.downlink
+        rate, retrieve, add_gradient = self.rate, place.retrieve, self.objective.add_gradient
+        primal, half = 1.0 * dual, 1.0 * dual
+        drawn = iter(self.objective.batches(self.rng, downlink.first_order, per_step=1 + pairs))
+        for k, batch in enumerate(drawn):
+            retrieve(dual, downlink.elapsed + rate * k, primal)
+            if pairs:
+                half[:] = dual
+                add_gradient(primal, batch, -rate, half)
+                yield half
+                # In place, so that arrays without psi are not copied again.
+                retrieve(half, downlink.elapsed + rate * (k + 1), half)
+                add_gradient(half, next(drawn), -rate, dual)
+                continue
+            add_gradient(primal, batch, -rate, dual)
+            if shift is not None:
+                dual -= shift
+            yield dual
+
+    def compiled_steps(self, dual: Vector, shift: Vector | None, psi: bool, pairs: bool) -> int | None:
+        """Take the steps of :meth:`one_by_one` in a compiled loop, with psi or without; return their number.
+
+        None, without a step, if psi, h or the objective is not for compiled loops.
+        """
+        downlink, objective = self.downlink, self.objective
+        retrieval = downlink.plan.local_retrievals[psi]
+        work = downlink.first_order
+        loss = objective.compiled
+        # The loop cuts shuffled epochs into batches itself.
+        if retrieval is None or work.batch_size is None or type(objective).batches is not Objective.batches:
+            return None
+        if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
+            return None
+        kernel: Any = dual_averaging
+        rows = loss[2].shape[0]
+        size = min(work.batch_size, rows)
+        move = NOTHING if shift is None else shift
+        steps = 0
+        epochs = iter(work.epoch_sizes(rows, 1 + pairs))
+        # Two epochs at a time have whole pairs of batches, and need no memory for all of them.
+        while orders := [self.rng.permutation(rows)[:used] for used in islice(epochs, 2)]:
+            rates = downlink.elapsed + self.rate * steps, self.rate, objective.l2
+            steps += kernel(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, move, dual)
+        return steps
 
     def _moved(self, start: Vector, end: Vector, steps: int) -> tuple[Sent, Moved]:
         """Return what steps have changed."""
@@ -262,96 +324,6 @@ def _made(increment: Vector) -> Vector:
     """Mark a vector that was made for this answer: it need not be copied."""
     increment.flags.writeable = False
     return increment
-
-
-# --- steps of dual averaging, and of dual extrapolation in pairs ------------------------------------------------------
-
-
-def one_by_one(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Any,
-    rng: np.random.Generator,
-    place: Place,
-    shift: Any = None,
-    pairs: bool = False,
-) -> Iterator[Any]:
-    """Take local steps one by one: z <- z - client_lr g(retrieve(z, t)) - shift; yield each z.
-
-    In pairs they are those of dual extrapolation, with two new batches each: from the dual omega_k to omega_{k+1/2} =
-    omega_k - client_lr g(z_k), which is yielded, and with the operator at z_{k+1/2} from omega_k to omega_{k+1}.
-
-    Parameters
-    ----------
-    downlink : Downlink
-        The server's message, with the elapsed time t, to which each step adds its size.
-    dual : ndarray of float64, shape (d,)
-        Changed in place. Or another kind of vector, that of the place; so is the shift.
-    place : Place
-        Where the vectors are.
-    shift : ndarray of float64, shape (d,), optional
-        client_lr times a tracker.
-    pairs : bool, default False
-        Whether a step takes two batches.
-    """
-    rate, retrieve, add_gradient = downlink.client_lr, place.retrieve, objective.add_gradient
-    primal, half = 1.0 * dual, 1.0 * dual
-    drawn = iter(objective.batches(rng, downlink.first_order, per_step=1 + pairs))
-    for k, batch in enumerate(drawn):
-        retrieve(dual, downlink.elapsed + rate * k, primal)
-        if pairs:
-            half[:] = dual
-            add_gradient(primal, batch, -rate, half)
-            yield half
-            # In place, so that arrays without psi are not copied again.
-            retrieve(half, downlink.elapsed + rate * (k + 1), half)
-            add_gradient(half, next(drawn), -rate, dual)
-            continue
-        add_gradient(primal, batch, -rate, dual)
-        if shift is not None:
-            dual -= shift
-        yield dual
-
-
-def compiled_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    shift: Vector | None = None,
-    psi: bool = True,
-    pairs: bool = False,
-) -> int | None:
-    """Take the steps of :func:`one_by_one` in a compiled loop; return their number.
-
-    None, without a step, if psi, h or the objective is not for compiled loops.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng, shift, pairs
-        As in :func:`one_by_one`.
-    psi : bool, default True
-        Whether psi acts.
-    """
-    retrieval = downlink.plan.local_retrievals[psi]
-    work = downlink.first_order
-    loss = objective.compiled
-    # The loop cuts shuffled epochs into batches itself.
-    if retrieval is None or work.batch_size is None or type(objective).batches is not Objective.batches:
-        return None
-    if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
-        return None
-    kernel: Any = dual_averaging
-    rows = loss[2].shape[0]
-    size = min(work.batch_size, rows)
-    move = NOTHING if shift is None else shift
-    steps = 0
-    epochs = iter(work.epoch_sizes(rows, 1 + pairs))
-    # Two epochs at a time have whole pairs of batches, and need no memory for all of them.
-    while orders := [rng.permutation(rows)[:used] for used in islice(epochs, 2)]:
-        rates = downlink.elapsed + downlink.client_lr * steps, downlink.client_lr, objective.l2
-        steps += kernel(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, move, dual)
-    return steps
 
 
 # --- a round ----------------------------------------------------------------------------------------------------------
