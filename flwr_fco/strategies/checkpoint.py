@@ -42,7 +42,7 @@ def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None
     path : path-like
         Ends in ``.npz``; the file is replaced as a whole.
     about : str
-        Whose it is: :func:`about`.
+        Whose it is: the settings that a resumed run must share.
     tree : Any
         The values.
     secret : bool, default False
@@ -81,21 +81,6 @@ def _difference(there: str, here: str) -> str:
     pairs = zip(there.splitlines(), here.splitlines(), strict=False)
     apart = [f"{a[:150]}, here {b[:150]}" for a, b in pairs if a != b]
     return f": {'; '.join(apart[:3])}" if apart else " by another version of flwr-fco"
-
-
-def about(options: Any, model: str) -> str:
-    """Return the settings that a resumed run must share, one a line.
-
-    Parameters
-    ----------
-    options : Options
-        The strategy.
-    model : str
-        The method and its layout.
-    """
-    kept = [option for option in fields(options) if option.init and option.name not in MAY_CHANGE]
-    lines = [f"{option.name}={_text(getattr(options, option.name))}" for option in kept]
-    return "\n".join([f"{type(options).__module__}.{type(options).__qualname__}", model, *lines])
 
 
 def _text(value: Any) -> str:
@@ -156,10 +141,14 @@ class Saved:
 
     @cached_property
     def _about(self) -> str:
+        """The settings that a resumed run must share, one a line."""
         run = self._run
         h = run.method.setting(run.given, None).mirror_map
         around = "" if h is run.given.mirror_map else f"\nmap around the initial arrays: {_text(h)}"
-        return about(run.options, f"{run.problem.plan.solver} {run.given.layout!r}{around}")
+        kind, model = type(run.options), f"{run.problem.plan.solver} {run.given.layout!r}{around}"
+        kept = [option.name for option in fields(run.options) if option.init and option.name not in MAY_CHANGE]
+        lines = [f"{name}={_text(getattr(run.options, name))}" for name in kept]
+        return "\n".join([f"{kind.__module__}.{kind.__qualname__}", model, *lines])
 
     @property
     def _parts(self) -> dict[str, Any]:

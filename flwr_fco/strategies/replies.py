@@ -481,7 +481,7 @@ def _uplink(run: Any, said: Any) -> Uplink | None:
         form, support = run.current.form
         increment, said = read_reply(form, support, said)
     if run.options._unmodified:
-        return read_model(run.options, run.problem.layout, said, run.last()[0], run.problem.client_lr, increment)
+        return read_model(run, said, increment)
     up = decode_uplink(said, run.problem.layout.size, run.current.shapes)
     return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 

@@ -498,15 +498,13 @@ class Momentum:
         return mean, elapsed
 
 
-def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -> dict[str, int | float]:
+def structure(psi: BoundRegularizer, w: Vector, given: Layout) -> dict[str, int | float]:
     """Return density, rank and feasibility of a model, as far as psi is about them.
 
     Parameters
     ----------
     psi : BoundRegularizer
         On the flat vector.
-    layout : Layout
-        Of the model.
     w : ndarray of float64, shape (d,)
         The model.
     given : Layout
@@ -514,7 +512,7 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -
     """
     if isinstance(psi.regularizer, Zero):
         return {}
-    acted_on = {*layout.regularized_names}
+    acted_on = {*psi.layout.regularized_names}
     still = [w[entry.block] for entry in given.optimized if entry.regularized and entry.name not in acted_on]
     nonzero = sum(int(np.count_nonzero(part)) for part in still)
     size = sum(part.size for part in still)
@@ -523,7 +521,7 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -
         part = w[place]
         if isinstance(regularizer, Zero) or not part.size:
             continue
-        array = (part if layout.double else part.astype(np.float32)).reshape(shape)
+        array = (part if psi.layout.double else part.astype(np.float32)).reshape(shape)
         if regularizer.of_values() is not None:
             sigma = np.linalg.svd(matrix := regularizer.matrix(array), compute_uv=False)
             # Above the rounding of the largest.

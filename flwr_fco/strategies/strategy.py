@@ -360,7 +360,7 @@ class CompositeStrategy(Options):
         own = run.method.metrics(run.problem, run.state)
         metrics = {**(own if isinstance(own, dict) else checked(who, own, Mapping)), "skipped": int(skipped), **counts}
         run.over = str(metrics.pop("finished", ""))
-        metrics |= structure(run.problem.psi, run.problem.layout, run.point, run.given.layout)
+        metrics |= structure(run.problem.psi, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
         run.watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))
         if run.roll is not None and (everyone or not skipped):

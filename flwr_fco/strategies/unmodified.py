@@ -89,28 +89,23 @@ def model_message(options: Any, arrays: ArrayRecord, config: ConfigRecord) -> Re
     return RecordDict({options.arrayrecord_key: arrays.copy(), options.configrecord_key: config.copy()})
 
 
-def read_model(
-    options: Any, layout: Layout, content: RecordDict, sent: Vector, client_lr: float, increment: Vector | None = None
-) -> Uplink:
+def read_model(run: Any, content: RecordDict, increment: Vector | None = None) -> Uplink:
     """Return the client's model minus the one that it was sent, as an uplink.
+
+    The clients' own learning rate is as the user says it; what a client reports takes precedence.
 
     Parameters
     ----------
-    options : Options
+    run : Run
         Of the strategy.
-    layout : Layout
-        Of the model.
     content : RecordDict
         Of the reply.
-    sent : ndarray of float64, shape (d,)
-        The model that it was sent.
-    client_lr : float
-        The clients' own learning rate, as the user says it; what a client reports takes precedence.
     increment : ndarray of float64, shape (d,), optional
         Of a short message, whose arrays are those that pass through.
     """
+    options, layout = run.options, run.problem.layout
     if increment is None:
-        increment, passed = increment_of(layout, only(ArrayRecord, content), sent)
+        increment, passed = increment_of(layout, only(ArrayRecord, content), run.last()[0])
     else:
         passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
@@ -121,7 +116,7 @@ def read_model(
     steps, elapsed = None, 1.0
     if options.work.steps is not None:
         steps = metrics.pop(STEPS, options.work.steps)
-        elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
+        elapsed = metrics.pop(ELAPSED, run.problem.client_lr * steps if is_number(steps) else None)
     # Of a site with one class there is no AUC: that costs this number and not the training.
     kept = {name: value for name, value in metrics.items() if name == key or are_numbers(value)}
     return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=kept, pass_through=passed)
