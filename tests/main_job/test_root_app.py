@@ -14,7 +14,7 @@ from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.models import load_npz
 from flwr_fco.simulation import InProcessGrid
 from main_job import client_app, server_app
-from main_job.compare import RUNS, draw, main, model_of, read_task, train
+from main_job.compare import RUNS, centralised, draw, main, model_of, read_task, train
 from main_job.run_config import KEYS, checked_config
 from main_job.task import PROBLEMS, Task
 
@@ -207,9 +207,11 @@ def test_a_missing_and_an_unknown_key_are_named():
 def test_the_runs_differ_in_the_strategy_and_its_rates_only(request):
     configs = [read_task(request.config.rootpath, overrides).config for overrides in RUNS]
     assert [config["strategy"] for config in configs] == ["FedDualAvg", "FedAvgSubgradient", "FedNewton"]
-    own = ("strategy", "client-lr", "server-lr")
-    same = [{key: value for key, value in config.items() if key not in own} for config in configs]
+    same = [{**config, **dict.fromkeys(("strategy", "client-lr", "server-lr"))} for config in configs]
     assert same[0] == same[1] == same[2]
+    # A sample of nodes is not for FedNewton.
+    assert read_task(request.config.rootpath, {"clients-per-round": 2, **RUNS[2]}).strategy().fraction_train == 1.0
+    refused("strength > 0", centralised, read_task(request.config.rootpath, {"strength": 0.0}))
 
 
 @pytest.mark.parametrize("name", ["picture.png", "PICTURE.PNG"])
@@ -227,7 +229,6 @@ def test_a_picture_of_no_known_kind_is_refused_before_anything_runs(tmp_path, ca
 
 
 def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):
-    refused(r"pyproject\.toml does not exist", read_task, tmp_path, {})
     assert main(["--root", str(tmp_path)]) == 1
     assert "pyproject.toml does not exist" in capsys.readouterr().err
     for content in ("", "x", "[tool.flwr.app]\nconfig = 3\n"):
