@@ -16,8 +16,10 @@ Names = tuple[str, ...] | None
 #: Names in an error, and characters of each: sites choose them.
 _SHOWN = 5
 _LETTERS = 60
-#: Ratio of two sites' standard deviations of a column that units have.
+#: Ratio of two sites' standard deviations of a column that units have, and of those of two columns that steps of one
+#: size do not bridge.
 _UNITS = 5.0
+_FAR = 100.0
 
 
 def names_of(given: Any) -> Names:
@@ -107,6 +109,7 @@ class Scales:
     """  # noqa: E501
 
     def __init__(self, d: int) -> None:
+        self.d = d
         self._low = np.full(d, np.inf)
         self._high = np.zeros(d)
         self._low_at = np.full(d, "", object)
@@ -135,7 +138,22 @@ class Scales:
     @property
     def largest(self) -> float:
         """The largest of all columns."""
-        return float(self._high.max(initial=0.0))
+        return float(self._high.max())
+
+    def apart(self, names: Sequence[str]) -> str:
+        """Return in words that the largest column has 100 times the deviation of the smallest; empty if it has not.
+
+        Parameters
+        ----------
+        names : sequence of str, length d
+            Names of the columns.
+        """
+        ends = [int(np.where(self._high > 0.0, self._high, np.inf).argmin()), int(self._high.argmax())]
+        if self._high[ends[1]] <= _FAR * self._high[ends[0]]:
+            return ""
+        low, high = (f"{self._high[j]:.3g} ({printable(names[j][:_LETTERS])})" for j in ends)
+        prefix = f"the columns' standard deviations go from {low} to {high}: steps of one size fit those of small ones"
+        return f"{prefix} slowly. Divide columns by numbers that are the same at all sites, or take FedNewton"
 
     def differing(self, names: Sequence[str]) -> str:
         """Return in words which columns differ more than 5 times between sites, each once; empty if none do.

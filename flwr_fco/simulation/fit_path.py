@@ -361,9 +361,8 @@ class StrengthPath:
             prefix = f"{(saved or [options['resume']])[0]} is the file of one run, and a path has many"
             raise ConfigurationError(f"{prefix}: leave out resume and Checkpoint")
         strategy = self.strategy
-        before = (self.strategy.regularizer, self.strategy.tables)
+        before = strategy.regularizer, strategy.tables
         results = []
-        models = []
         losses = []
         rows = dict[int | None, float]()
         try:
@@ -380,11 +379,11 @@ class StrengthPath:
                 strategy.regularizer = with_strength(before[0], strength)
                 results.append(strategy.start(grid, arrays, num_rounds, timeout, **options))
                 arrays = results[-1].arrays
-                models.append(model_vector(run.problem.layout, arrays)[0])
+                w = model_vector(run.problem.layout, arrays)[0]
                 if self.validate:
-                    losses.append(held_out_losses(run_of(strategy), models[-1], rows))
-                logger.info("Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
-            return self._result(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
+                    losses.append(held_out_losses(run_of(strategy), w, rows))
+                logger.info("Strength %.4g: %s not zero", strength, np.count_nonzero(w))
+            return self._result(strengths, results, _errors_of(losses, run.mean) if losses else None)
         finally:
             strategy.regularizer, strategy.tables = before
 
@@ -415,15 +414,15 @@ class StrengthPath:
             if self.cv is None:
                 losses = [held_out_losses(run, w, rows) for w in models] if self.validate else []
                 errors = _errors_of(losses, run.mean) if losses else None
-            records = [model_record(run.problem.layout, w, run.passed) for w in models]
-            results = [replace(result, arrays=record) for record in records]
-            return self._result(state.strengths.tolist(), results, models, errors, gaps)
+            results = [replace(result, arrays=model_record(run.problem.layout, w, run.passed)) for w in models]
+            return self._result(state.strengths.tolist(), results, errors, gaps)
         finally:
             strategy.strengths = before
 
-    def _result(self, strengths: Any, results: Any, models: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
+    def _result(self, strengths: Any, results: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
         layout = run_of(self.strategy).problem.layout
-        nothing = np.full((3, len(models)), math.nan)
+        nothing = np.full((3, len(results)), math.nan)
+        models = (model_vector(layout, result.arrays)[0] for result in results)
         counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
         of_losses = (nothing if errors is None else errors).tolist()
         columns = strengths, results, counts, *of_losses, gaps or nothing[0].tolist()

@@ -22,6 +22,7 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, decode_partition
+from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies.ledger import Key
 from flwr_fco.strategies.replies import NO_REPLY, Round, collect
 
@@ -206,7 +207,8 @@ class Tables:
         self._looked: set[Node] = set()
         #: How many clients have each of the names of columns, and of classes.
         self._names: dict[str, Counter[Names]] = {"columns": Counter(), "classes": Counter()}
-        self._scales: Scales | None = None
+        #: Of the columns; of one of which nothing is known until somebody says how many there are.
+        self.scales = Scales(1)
 
     @property
     def columns(self) -> Names:
@@ -218,15 +220,9 @@ class Tables:
         """Whether all clients have named their columns."""
         return self._names["columns"].total() == len(self._said)
 
-    @property
-    def largest_deviation(self) -> float:
-        """The largest standard deviation of a column that clients have said; 0 if none has said any."""
-        return 0.0 if self._scales is None else self._scales.largest
-
     def rows_of(self, node: Node) -> float | None:
         """Return the number of rows that a client has said with its columns, if it has."""
-        said = self._said.get(node.key)
-        return None if said is None else said[1].examples
+        return self._said[node.key][1].examples if node.key in self._said else None
 
     def look(self, run: Any, nodes: Sequence[Node]) -> None:
         """Ask those of some clients that have not been asked, and compare what they say with the others.
@@ -243,7 +239,7 @@ class Tables:
         if shape and asks and any(node.key not in self._said for node in nodes):
             # Deviations have no noise: a private run asks for names only.
             self.ask(run.grid, nodes, run.timeout, scales=run.privacy is None)
-            self.compare(int(shape[0]))
+            self.compare(hasattr(run.options, "client_lr") and isinstance(run.problem.h, Euclidean))
         self._looked |= {*nodes} if asks else set()
 
     def ask(self, grid: Any, nodes: Sequence[Node], timeout: float, *, scales: bool = True) -> dict[Node, str]:
@@ -269,21 +265,21 @@ class Tables:
         for node in new:
             said = found.get(node, Described())
             if said.deviations is not None:
-                self._scales = self._scales or Scales(said.deviations.size)
+                self.scales = self.scales if self.scales.largest else Scales(said.deviations.size)
                 own = f"{node}" if node.partition_id is None else f"partition {node.partition_id}"
-                self._scales.add(own, said.deviations)
+                self.scales.add(own, said.deviations)
             for kind, names in self._names.items():
                 names.update([each] if (each := getattr(said, kind)) else ())
             self._said[node.key] = node, said._replace(deviations=None)
         return failed
 
-    def compare(self, d: int) -> None:
+    def compare(self, steps: bool = False) -> None:
         """Compare what all clients have said, and warn of columns whose scales differ as those of other units do.
 
         Parameters
         ----------
-        d : int
-            Number of columns.
+        steps : bool, default False
+            Whether clients take steps of one size for all columns.
 
         Raises
         ------
@@ -292,11 +288,10 @@ class Tables:
         """
         for kind in self._names:
             self._compare_names(kind)
-        if self._scales is not None:
-            columns = self.own.columns or self.columns
-            known = columns if columns and len(columns) == d else [f"column {j}" for j in range(d)]
-            if text := self._scales.differing(known):
-                warnings.warn(text, UserWarning, stacklevel=2)
+        columns = self.own.columns or self.columns
+        known = columns if columns and len(columns) == self.scales.d else [f"column {j}" for j in range(self.scales.d)]
+        for text in filter(None, (self.scales.differing(known), self.scales.apart(known) * steps)):
+            warnings.warn(text, UserWarning, stacklevel=2)
 
     def _compare_names(self, kind: str) -> None:
         counts = self._names[kind]

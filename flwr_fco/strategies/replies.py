@@ -595,7 +595,7 @@ def _natural_length(run: Any) -> float:
     """
     rate = run.problem.client_lr
     if isinstance(run.problem.plan.work, Minimise) and isinstance(run.method, PrimalAveraging):
-        scale: float = run.tables.largest_deviation
+        scale: float = run.tables.scales.largest
         return _MOVE / max(1.0, scale) if scale else 0.0
     return math.sqrt(2.0 / rate) if rate > 0.0 and not run.options._unmodified else 0.0
 

@@ -517,7 +517,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._factors = reading.factors_of(self._given_factors, names, d)
         self._sites = [] if self.codebook is None else list(self.codebook.sites)
         tables = tables or self._tables_at(grid, names_of(names))
-        tables.compare(d)
+        tables.compare()
         start = self._start(d, outputs)
         answers = first_answers(grid, start, self._timeout, tables, self.num_clients, counts=self._kind is COUNTS)
         if self.without_ is not None:

@@ -269,7 +269,7 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
         outputs = classes.size if classes.size > 2 else 1
     names, d, asked = model._columns_over(grid, features if model.codebook is None else None)
     if asked is not None:
-        asked.compare(d)
+        asked.compare()
     names = names or [f"x{j}" for j in range(d)]
     columns = columns_of(model, names, classes)
     tables = asked or Tables(settled=True)

@@ -43,8 +43,7 @@ def test_rows_in_order_are_used_as_they_are_and_flags_are_not_believed(tmp_path)
     assert_array_equal(as_rows(np.asfortranarray(mapped)), mapped)
     given = rows()
     assert np.shares_memory(as_rows(given).data, given.data)
-    assert as_rows(given.astype(np.float32)).dtype == np.float32
-    assert as_rows(given.astype(bool)).dtype == np.float64
+    assert [as_rows(given.astype(kind)).dtype for kind in (np.float32, bool)] == [np.float32, np.float64]
     for dtype in (np.int32, np.bool_, np.float16, ">f8", ">f4"):
         assert as_rows(np.eye(2, dtype=dtype)).dtype == np.float64
         assert_array_equal(as_rows(np.eye(2, dtype=dtype)), np.eye(2))

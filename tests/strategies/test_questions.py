@@ -251,11 +251,7 @@ def averaging(**options):
     return fco.FedDualAvg(regularizer=fco.L1(0.01), client_lr=0.1, work=fco.Steps(2, batch_size=5), **options)
 
 
-def plain_mod(message, context, call_next):
-    return call_next(message, context)
-
-
-WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}}
+WAYS = {"in process": {}, "messages": {"mods": [lambda message, context, proceed: proceed(message, context)]}}
 
 
 def long_names(table):
@@ -342,12 +338,12 @@ def test_a_site_that_only_evaluates_is_compared_too(way):
 # --- units ------------------------------------------------------------------------------------------------------------
 
 
-def reported_of_units(strategy, objectives, rounds=1, **options):
+def reported_of_units(strategy, objectives, rounds=1, said="standard deviations differ", **options):
     """Return the warnings about units of a run."""
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         run_from(strategy, objectives, rounds, **options)
-    return [text for text in (f"{warning.message}" for warning in reported) if "standard deviations differ" in text]
+    return [text for text in (f"{warning.message}" for warning in reported) if said in text]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -356,6 +352,11 @@ def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy
     (reported,) = reported_of_units(strategy(), losses(other_units), 3, **WAYS[way])
     assert re.search(r": crp \(.* at partition \d, .* at partition 2\)\. If the units", reported)
     assert not reported_of_units(strategy(), losses(), **WAYS[way])
+    matrices = [fco.objectives.TraceRegression(own.features[:, None], own.targets) for own in losses(other_units)]
+    start = {"coefficients": np.zeros((1, 6)), "intercept": np.zeros(1)}
+    first, *others = reported_of_units(strategy(), matrices, said="standard deviations", start=start, **WAYS[way])
+    assert ": column 2 (" in first
+    assert ["(column 2): steps of one size" in own for own in others] == [True] * (strategy is averaging)
 
 
 def test_a_private_run_receives_names_only():

@@ -102,7 +102,7 @@ def test_a_minimisation_may_move_predictions_a_little(deviation, longest):
     for length, left_out in ((0.99 * longest, []), (1.01 * longest, [3])):
         run = a_run()
         run.method = DouglasRachford()
-        run.tables = SimpleNamespace(largest_deviation=deviation)
+        run.tables = SimpleNamespace(scales=SimpleNamespace(largest=deviation))
         run.problem.plan.work = Minimise()
         assert out(run, replies(1e-9, 1e-9, 1e-9, length, elapsed=None)) == left_out
 
