@@ -92,8 +92,9 @@ def test_any_callback_ends_the_run_after_all_have_had_the_round(word):
 
 def test_a_file_is_free_after_a_run_whichever_callback_raises(tmp_path):
     wrong = type("Wrong", (Callback,), {"on_run_end": lambda self, result: 1 / 0})()
-    for own in [Checkpoint(tmp_path / "run.npz") for _ in range(2)]:
-        refused("division", play, 1, wrong, own, kind=ZeroDivisionError)
+    mine, other = (Checkpoint(tmp_path / "run.npz") for _ in range(2))
+    refused("division", play, 1, wrong, mine, kind=ZeroDivisionError)
+    play(1, other)
 
 
 NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
