@@ -100,19 +100,19 @@ def test_a_file_is_free_after_a_run_whichever_callback_raises(tmp_path):
 NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
 
 
-@pytest.mark.parametrize(
-    ("callback", "said"),
-    [
-        *((answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
-        (lambda *_: {}, "returned a dict; expected True, False or None"),
-        *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
-        *(
-            (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned a {kind}; .* number")
-            for score, kind in ((None, "NoneType"), ("low", "str"), (np.ones(2), "ndarray"))
-            for name, more in (("certificate", {"tol": 1.0}), ("validation", {}))
-        ),
-    ],
-)
+NO_CALLBACKS = [
+    *((answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
+    (lambda *_: {}, "returned a dict; expected True, False or None"),
+    *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
+    *(
+        (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned a {kind}; .* number")
+        for score, kind in ((None, "NoneType"), ("low", "str"), (np.ones(2), "ndarray"))
+        for name, more in (("certificate", {"tol": 1.0}), ("validation", {}))
+    ),
+]
+
+
+@pytest.mark.parametrize(("callback", "said"), NO_CALLBACKS)
 def test_what_is_no_callback_no_answer_and_no_score_is_named(callback, said):
     refused(said, play, 3, callback)
 
@@ -146,19 +146,19 @@ def test_a_model_that_no_longer_moves_ends_the_run():
     assert moves[-4] > 1e-9
 
 
-@pytest.mark.parametrize(
-    ("options", "scores", "stopped", "best"),
-    [
-        ({"validation": "server/score", "patience": 3}, [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 1.0], 6, 3),
-        # Rounds without a score do not count.
-        ({"validation": "server/score", "mode": "max", "patience": 2}, [None, 5, None, 7, None, 6, 6.5, 9], 7, 4),
-        # A score that is NaN is not the best, not even the first.
-        ({"validation": "server/score", "patience": 2}, [np.nan, 2.0, np.nan, np.nan, 1.0], 4, 2),
-        ({"validation": "server/score", "patience": 2}, [1.0, 1.0, 1.0, 0.0], 3, 1),
-        ({"validation": "server/score", "patience": 1, "every": 2}, [1.0, 3.0, 0.0, 4.0, 1.0], 4, 2),
-        ({"tol": 4.0, "certificate": "server/score"}, [9.0, 8.0, 4.5, 4.0, 3.0], 4, None),
-    ],
-)
+STOPS = [
+    ({"validation": "server/score", "patience": 3}, [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 1.0], 6, 3),
+    # Rounds without a score do not count.
+    ({"validation": "server/score", "mode": "max", "patience": 2}, [None, 5, None, 7, None, 6, 6.5, 9], 7, 4),
+    # A score that is NaN is not the best, not even the first.
+    ({"validation": "server/score", "patience": 2}, [np.nan, 2.0, np.nan, np.nan, 1.0], 4, 2),
+    ({"validation": "server/score", "patience": 2}, [1.0, 1.0, 1.0, 0.0], 3, 1),
+    ({"validation": "server/score", "patience": 1, "every": 2}, [1.0, 3.0, 0.0, 4.0, 1.0], 4, 2),
+    ({"tol": 4.0, "certificate": "server/score"}, [9.0, 8.0, 4.5, 4.0, 3.0], 4, None),
+]
+
+
+@pytest.mark.parametrize(("options", "scores", "stopped", "best"), STOPS)
 def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopped, best):
     models = [None]
     stopping = EarlyStopping(**options)

@@ -266,7 +266,7 @@ def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int
         return None
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), size, shapes))
     steps, elapsed = metrics.pop(STEPS, None), metrics.pop(ELAPSED, None)
-    examples = metrics.pop(EXAMPLES, math.nan)
+    examples = metrics.pop(EXAMPLES, None)
     return Uplink(vectors, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
 
 
@@ -334,7 +334,7 @@ def encode_answer(answer: Answer) -> RecordDict:
 def decode_answer(content: RecordDict, size: int) -> Answer:
     """Return the answer of a message, of which only the form is checked."""
     metrics: dict[str, Any] = dict(only(MetricRecord, content).items())
-    examples = metrics.pop(EXAMPLES, math.nan)
+    examples = metrics.pop(EXAMPLES, None)
     return Answer(metrics, unpack(only(ArrayRecord, content), size), examples)
 
 

@@ -102,7 +102,7 @@ class Nodes:
                 within = "" if never else f" connected within node_timeout={self.timeout} seconds"
                 raise ConfigurationError(
                     f"only {len(available)} nodes{within}, {enough} are needed; start more, or lower "
-                    "min_available_nodes and min_train_nodes (of an estimator, num_clients)"
+                    "min_available_nodes, min_train_nodes and min_evaluate_nodes (of an estimator, num_clients)"
                 )
             if said != (said := len(available)):
                 text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"

@@ -396,8 +396,7 @@ def check_examples(run: Any, node: Node, examples: Any) -> float:
     if examples is None:
         raise FormError(f"it lacks the metric {run.options.weighted_by_key!r}, its weight")
     if not is_number(examples) or not 0.0 <= examples <= _MOST_EXAMPLES:
-        kind = FormError if examples != examples else ProtocolError
-        raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
+        raise ProtocolError(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
     known = run.options.bounds.rows
     expected = examples if known is None else known.get(node.site)
     if expected is None or (expected != examples and run.current.kind != "evaluate"):

@@ -179,17 +179,17 @@ def test_a_worker_is_on_one_machine(machines, num_cpus, num_gpus, room):
 NO_NUMBER = "expected (a finite number >= 0|part of 1, or a whole number)"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"num_cpus": number}, NO_NUMBER) for number in (-1, np.nan, np.inf)),
-        *(({"num_cpus": 1, "num_gpus": number}, NO_NUMBER) for number in (-0.5, np.nan, 1.5)),
-        *(({"workers": number}, f"workers={number!r}") for number in (0, -1, 1.5, True, "2")),
-        ({"engine": "in-process", "num_gpus": 1}, "num_gpus=1 with engine='in-process', which has none"),
-        ({"engine": "in-process", "workers": 2}, "workers=2 with engine='in-process', which has none"),
-        ({"engine": "processes"}, "engine='processes'"),
-    ],
-)
+NO_RESERVATIONS = [
+    *(({"num_cpus": number}, NO_NUMBER) for number in (-1, np.nan, np.inf)),
+    *(({"num_cpus": 1, "num_gpus": number}, NO_NUMBER) for number in (-0.5, np.nan, 1.5)),
+    *(({"workers": number}, f"workers={number!r}") for number in (0, -1, 1.5, True, "2")),
+    ({"engine": "in-process", "num_gpus": 1}, "num_gpus=1 with engine='in-process', which has none"),
+    ({"engine": "in-process", "workers": 2}, "workers=2 with engine='in-process', which has none"),
+    ({"engine": "processes"}, "engine='processes'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NO_RESERVATIONS)
 def test_what_cannot_be_reserved_is_refused_before_ray_starts(options, message, monkeypatch):
     monkeypatch.setattr(ray_grid, "import_ray", lambda address: pytest.fail("Ray is imported"))
     with pytest.raises(ConfigurationError, match=message):

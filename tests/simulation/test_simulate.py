@@ -435,3 +435,7 @@ def test_a_terminal_shows_rounds_and_that_numba_compiles(monkeypatch, capsys):
     shown = capsys.readouterr().err
     assert "compiling (first run only)" in shown
     assert "3/7" in shown
+    # As of a service, or of a host that writes it to a log.
+    monkeypatch.setattr("sys.stderr", None)
+    with progress_bar(grid, 7):
+        assert capsys.readouterr().err == ""

@@ -55,23 +55,23 @@ def test_arguments_are_those_of_fedavg_first_typed_and_documented(cls):
         assert not isinstance(own.default, (str, int, float)) or f"= {own.default!r}" in shown
 
 
-@pytest.mark.parametrize(
-    ("cls", "option", "text"),
-    [
-        (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
-        (fco.Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
-        (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
-        (FederatedLogisticRegression, {"alpha": 1.0}, "alpha=1.0: FederatedLogisticRegression has no such option"),
-        (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
-        (DualFL, {"local_steps": 5}, "elsewhere it is work=Steps(...) or work=Epochs(...), and this method has none"),
-        (fco.FedDR, {"client_lr": 0.1}, "client_lr=0.1: FedDR has no such option"),
-        (fco.FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help() of the class lists those it has"),
-        # Those of Flower's strategies have other names here.
-        (FedDualAvg, {"fraction_fit": 0.5}, "write fraction_train="),
-        (FedDualAvg, {"proximal_mu": 0.5}, 'write client="unmodified", '),
-        (FedDualAvg, {"initial_parameters": 0.5}, "`start`"),
-    ],
-)
+UNKNOWN = [
+    (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
+    (fco.Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
+    (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
+    (FederatedLogisticRegression, {"alpha": 1.0}, "alpha=1.0: FederatedLogisticRegression has no such option"),
+    (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
+    (DualFL, {"local_steps": 5}, "elsewhere it is work=Steps(...) or work=Epochs(...), and this method has none"),
+    (fco.FedDR, {"client_lr": 0.1}, "client_lr=0.1: FedDR has no such option"),
+    (fco.FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help() of the class lists those it has"),
+    # Those of Flower's strategies have other names here.
+    (FedDualAvg, {"fraction_fit": 0.5}, "write fraction_train="),
+    (FedDualAvg, {"proximal_mu": 0.5}, 'write client="unmodified", '),
+    (FedDualAvg, {"initial_parameters": 0.5}, "`start`"),
+]
+
+
+@pytest.mark.parametrize(("cls", "option", "text"), UNKNOWN)
 def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one(cls, option, text):
     for kind in (UnknownOptionError, ConfigurationError, TypeError):
         refused(re.escape(text), cls, kind=kind, **option)

@@ -51,7 +51,7 @@ def more(record):
 
 
 NO_ARRAY = ArrayRecord({"increment": Array("float64", (D,), "numpy.ndarray", b"not an npy file")})
-NO_NUMBER = "reports .* examples; expected a number from 0 to 1e"
+NO_NUMBER = "reports .* examples; expected a number from 0 to 1e|lacks the metric 'num-examples'"
 FAULTS = {
     "the client raised": (error(2, "boom"), "error 2: boom"),
     "the process died, deployment": (error(8, "unavailable"), "error 8"),
