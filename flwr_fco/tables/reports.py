@@ -229,7 +229,7 @@ def _written(combination: Mapping[str, float]) -> str:
     for name, factor in combination.items():
         sign = "-" if factor < 0 else "+"
         size = "" if abs(factor) == 1 else f"{abs(factor):g} "
-        text += f" {sign} {size}{name}" if text else f"{'-' * (factor < 0)}{size}{name}"
+        text += f" {sign} {size}{name}" if text else f"{'-' if factor < 0 else ''}{size}{name}"
     return text
 
 

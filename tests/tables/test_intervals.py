@@ -441,7 +441,7 @@ def test_contrasts_and_comparisons_are_the_textbooks(kind):
     w, covariance = book.w[:3], book.covariance[:3, :3]
     assert_allclose(model.covariance_, covariance, rtol=1e-6)
     assert model.log_likelihood_ == pytest.approx(book.likelihood, rel=1e-9)
-    found = model.contrast({"x0": 1.0, "x2": -2.0})
+    found = model.contrast({"x0": np.float64(1.0), "x2": -2.0})
     factors = np.array([1.0, 0.0, -2.0])
     (row,), error = found.rows, np.sqrt(factors @ covariance @ factors)
     assert (row["contrast"], found.degrees[0]) == ("x0 - 2 x2", 1)
