@@ -43,6 +43,7 @@ _SIGNS = {
     "short:": SHORT_MOD,
     # The error says what to do.
     "Flower's own ClientApp": "",
+    "'partition-id'": "",
     # Of fitins and evaluateins.
     "ins.parameters": OLD_CLIENT,
     "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",

@@ -164,11 +164,6 @@ def forget_objectives(run_id: int) -> None:
         del _objectives[key]
 
 
-def partition_of(context: Context) -> int:
-    """Return the client's partition, or its node id where there is none."""
-    return int(context.node_config.get("partition-id", context.node_id))
-
-
 def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple[int, Downlink]:
     """Return the round and the task of a training message.
 
@@ -268,7 +263,7 @@ class Client:
             objective.load_buffers(down.pass_through)
         if self._is_recorded and isinstance(down.local_work, FirstOrder):
             down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
-        rng = random_generator(plan.seed, number, partition_of(context))
+        rng = random_generator(plan.seed, number, records.partition_of(context))
         seed = plan.seed
         if self._limits_rows:
             # Drawn again for each message: the same rows in batches of two sizes would differ in a few of them.
@@ -318,7 +313,7 @@ class Client:
             What it is needed for.
         """
         role = role if self.held_out else "train"
-        key = (self._identity, role, context.run_id, partition_of(context))
+        key = (self._identity, role, context.run_id, records.partition_of(context))
         found = _objectives.get(key)
         if found is None:
             found = self._loaded(context, role)

@@ -478,10 +478,15 @@ class Inbox(_Box):
         return [Message(encode_uplink(up), reply_to=asked[node.node_id]) for node, up in self.replies]
 
 
+@in_words("this node's 'partition-id' is no whole number", advice="; set another one in its --node-config")
+def partition_of(context: Context) -> int:
+    """Return the client's partition, or its node id where there is none."""
+    return int(context.node_config.get("partition-id", context.node_id))
+
+
 def partition_reply(message: Message, context: Context) -> Message:
     """Answer the question which partition a client has."""
-    partition = context.node_config.get("partition-id")
-    record = MetricRecord({} if partition is None else {"partition-id": int(partition)})
+    record = MetricRecord({"partition-id": partition_of(context)} if "partition-id" in context.node_config else {})
     return Message(RecordDict({METRICS: record}), reply_to=message)
 
 

@@ -33,14 +33,14 @@ from torch import nn
 from flwr_fco.algorithms.contract import method_of
 from flwr_fco.algorithms.contract.problem import Moved, Sent
 from flwr_fco.client_apps import client
-from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, partition_of, recall, task_of
+from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import NON_NEGATIVE, checked, of_type, short
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
-from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplink
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplink, partition_of
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim

@@ -1,5 +1,7 @@
 """The ClientApp: what it loads, how often, and local solvers as plain functions."""
 
+from types import SimpleNamespace
+
 import cloudpickle
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from problems import SIZES, app_of, clients, flat, numpy_of, refused, simulated,
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ClientError
+from flwr_fco.errors import ClientError, ProtocolError
+from flwr_fco.messages.records import partition_of
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Bounds, DualFL, FedDualAvg
@@ -63,6 +66,8 @@ def test_what_is_no_objective_is_refused():
     refused(said, simulated, strategy(fraction_evaluate=1.0), app_of([own] * 4), 1, kind=ClientError)
     said = r"load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
     refused(said, client_app, lambda context: clients()[0], load_evaluation_objective=clients())
+    named = SimpleNamespace(node_config={"partition-id": "north"}, node_id=2)
+    refused("'partition-id' is no whole number: .*'north'; set another", partition_of, named, kind=ProtocolError)
 
 
 class Counting(LeastSquares):
