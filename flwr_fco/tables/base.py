@@ -491,7 +491,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 error.args = (f"{own.name}: {error}",)
                 raise
             objectives[-1].clusters = own.clusters
-        if not isinstance(self.cv, int | Strengths | None):
+        if isinstance(self.cv, list | tuple):
             fold = reading.fold_of_rows(self.cv, [own.rows for own in clients])
             for objective, own in zip(objectives, clients, strict=True):
                 objective.folds = fold[own.rows]

@@ -463,7 +463,10 @@ def _written(value: Any) -> str:
     """Return a value as TOML, in which a text of JSON is one, but for a control character."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_written, value))}]"
-    return f"{value}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, float):
+        return f"{value}"
+    # A reference may be one of NumPy's numbers.
+    return json.dumps(value, ensure_ascii=False, default=np.generic.item).replace("\x7f", "\\u007f")
 
 
 def _settings(own: Any) -> list[str]:

@@ -373,7 +373,7 @@ def test_the_smallest_strength_is_glmnets_and_a_short_path_says_so(features, rat
     X = rng.normal(size=(60, features))
     y = X[:, 0] + 0.1 * rng.normal(size=60)
     for weights in (None, np.full(60, 1e-3)):
-        points = FederatedLasso(cv=3).fit(X, y, weights).path_.points
+        points = FederatedLasso(cv=np.int64(3)).fit(X, y, weights).path_.points
         assert points[-1].strength == pytest.approx(ratio * points[0].strength)
     short = FederatedLasso(cv=Strengths(3, 0.9, folds=3)).fit(X, y).summary()
     assert "it is the smallest one, so that a smaller one may be better" in short

@@ -412,7 +412,7 @@ def test_texts_are_named_with_site_and_column_and_not_shown():
 COLUMNS = {
     "age": Column(type="integer", unit="years", range=(18, 110), missing=[-9], center=60.0, spread=10.0),
     "sex": Column(levels=["f", "m"], missing=["?"]),
-    "stage": Column(levels=[1, 2, 3], reference=2),
+    "stage": Column(levels=[1, 2, 3], reference=np.int64(2)),
     "creatinine": Column(unit="mg/dl", range=(0.1, 20.0), transform="log"),
     "smoker": Column(levels=[0, 1]),
 }
