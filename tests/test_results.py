@@ -97,7 +97,7 @@ def test_a_file_is_free_after_a_run_whichever_callback_raises(tmp_path):
     play(1, other)
 
 
-NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
+NO_WORDS = [{"own": 1.0}, (False, {"own": object()}), [False, {}], (False,), (False, None), (False, {}, {}), ("no", {})]
 
 
 NO_CALLBACKS = [

@@ -126,7 +126,10 @@ def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str,
         # The result of a NumPy or PyTorch comparison.
         wants = wants.item()
     says = wants is None or isinstance(wants, bool)
-    if not says or not isinstance(more, Mapping):
+    # What a checkpoint can hold.
+    kinds = int, float, str, list, type(None)
+    kept = isinstance(more, Mapping) and all(isinstance(_plain(own), kinds) for own in more.values())
+    if not says or not kept:
         expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
         prefix = f"callback {callback!r} returned {of_type(answer if says else wants)}"
         raise ConfigurationError(f"{prefix}; expected {expected}: where it says True, the run ends")
