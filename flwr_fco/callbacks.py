@@ -368,11 +368,10 @@ class Checkpoint(Callback):
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
         saved = self._saved
-        if saved is None:
-            return
         # A run that has done nothing does not replace the file of an earlier run with the same settings.
-        due = (last or saved.private or server_round % self.every == 0) and (server_round > 0 or not self._others)
-        if not due:
+        if saved is None or (server_round == 0 and self._others):
+            return
+        if not (last or saved.private or server_round % self.every == 0):
             return
         try:
             saved.save(self.path)

@@ -268,8 +268,9 @@ class Client:
         if self._limits_rows:
             # Drawn again for each message: the same rows in batches of two sizes would differ in a few of them.
             rng = np.random.default_rng()
-            seed = self.disclosure.secret(context)
-            if (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
+            folds = int(down.numbers.get(protocol.FOLDS, 0))
+            seed = self.disclosure.secret(context, drawn=folds > 0 and not down.numbers["first"])
+            if folds > 0:
                 self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
         up, after = run_half(method, down, objective, memory, rng, seed)
         # A class that records no losses is not asked for one, as in the compiled loops.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import Linear, Objective
 from flwr_fco.work import FirstOrder
 
@@ -151,8 +151,10 @@ class Disclosure(Choice):
         _kept(context)["batch"] = size
         return work
 
-    def secret(self, context: Context) -> int:
-        """Return the seed of a site's folds, which stays in its node."""
+    def secret(self, context: Context, *, drawn: bool = False) -> int:
+        """Return the seed of a site's folds, which stays in its node; `drawn`: whether the run has asked about them."""
+        if drawn and "seed" not in _kept(context):
+            raise PublicError("this site has lost its folds, as when its SuperNode is restarted: fit again")
         return int(_kept(context).setdefault("seed", f"{secrets.randbits(128)}"))
 
     def count(self, numbers: int, context: Context) -> int:

@@ -160,9 +160,7 @@ class Nodes:
         if known is not None:
             self.foreign |= set(new) if self.asks and getattr(grid, "foreign", False) else set()
             return {node_id: known[node_id] for node_id in new if node_id in known}
-        if not self.asks:
-            return {}
-        unknown = [Node(node_id, None) for node_id in new]
+        unknown = [Node(node_id, None) for node_id in new if self.asks]
         found, failed = _answers(grid, unknown, PARTITION, _HANDSHAKE_TIMEOUT, decode_partition)
         self.foreign |= {node.node_id for node, reason in failed.items() if reason != NO_REPLY}
         return {node.node_id: said for node, said in found.items() if said is not None}

@@ -392,6 +392,8 @@ def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
         np.testing.assert_array_equal(one, other)
     assert not any(np.allclose(one[0], other[0]) for one, other in combinations(sums, 2))
     refused("asks for other folds than before in this run", ask_for_folds, servers[1], **two)
+    # What is held out now would have been trained on.
+    refused("lost its folds, as when", ask_for_folds, dealing(disclosure=ROWS), first=0.0)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
