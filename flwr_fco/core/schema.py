@@ -16,8 +16,8 @@ Names = tuple[str, ...] | None
 #: Names in an error, and characters of each: sites choose them.
 _SHOWN = 5
 _LETTERS = 60
-#: Ratio of two sites' standard deviations of a column that units have, and of those of two columns that steps of one
-#: size do not bridge.
+#: Ratio of two sites' standard deviations of a column that units have, and of a column's to the median of all that
+#: steps of one size do not bridge.
 _UNITS = 5.0
 _FAR = 100.0
 
@@ -141,19 +141,21 @@ class Scales:
         return float(self._high.max())
 
     def apart(self, names: Sequence[str]) -> str:
-        """Return in words that the largest column has 100 times the deviation of the smallest; empty if it has not.
+        """Return in words that the largest column has 100 times the median deviation; empty if it has not.
+
+        Beside the median, as the smallest may be that of a column that is nearly always 0, in the same units.
 
         Parameters
         ----------
         names : sequence of str, length d
             Names of the columns.
         """
-        ends = [int(np.where(self._high > 0.0, self._high, np.inf).argmin()), int(self._high.argmax())]
-        if self._high[ends[1]] <= _FAR * self._high[ends[0]]:
+        largest, known = int(self._high.argmax()), self._high[self._high > 0.0]
+        if not known.size or self.largest <= _FAR * (middle := float(np.median(known))):
             return ""
-        low, high = (f"{self._high[j]:.3g} ({printable(names[j][:_LETTERS])})" for j in ends)
-        prefix = f"the columns' standard deviations go from {low} to {high}: steps of one size fit those of small ones"
-        return f"{prefix} slowly. Divide columns by numbers that are the same at all sites, or take FedNewton"
+        prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g}, the columns'"
+        effect = f"median is {middle:.3g}: steps of one size fit the others slowly"
+        return f"{prefix} {effect}. Divide columns by numbers that are the same at all sites, or take FedNewton"
 
     def differing(self, names: Sequence[str]) -> str:
         """Return in words which columns differ more than 5 times between sites, each once; empty if none do.
