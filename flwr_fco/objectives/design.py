@@ -86,7 +86,7 @@ def as_rows(features: Any, name: str = "features") -> Features:
 #: How the types of a frame's columns begin that are no numbers, the types of such entries, and what to do.
 _NO_NUMBERS = (
     (
-        ("categor", "str", "utf8", "enum"),
+        ("categor", "dictionary", "enum", "large_string", "str", "utf8"),
         (str,),
         "texts or categories; expected numbers. For numbers with a decimal comma, pandas.read_csv(..., decimal=','). "
         "For categories, agree on them at all sites, and give a column for each, such as "

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from flwr_fco.core.layout import Vector
@@ -48,11 +49,9 @@ class Client(NamedTuple):
 
     def at(self, on: NDArray[np.bool_]) -> Client:
         """Return some of its rows."""
-
-        def chosen(own: Any) -> Any:
-            return None if own is None else own[on] if hasattr(own, "shape") else np.asarray(own)[on]
-
-        return Client._make([*self[:2], *map(chosen, self[2:-1]), self.values])
+        rows = np.flatnonzero(on)
+        chosen = [None if own is None else _safe_indexing(own, rows) for own in self[2:-1]]
+        return Client._make([*self[:2], *chosen, self.values])
 
 
 def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
