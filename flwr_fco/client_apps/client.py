@@ -340,7 +340,7 @@ class Client:
             raise ConfigurationError(f"{problem}. The reason is in its own log: {why}") from None
         if not isinstance(found, Objective):
             # The value may be the client's data, and the error goes to the server.
-            said = repr(found) if found is None or isinstance(found, str | int | float) else f"{of_type(found)}"
+            said = repr(found) if found is None or isinstance(found, str | int | float) else of_type(found)
             example = "flwr_fco.objectives.Logistic(features, labels)"
             raise ConfigurationError(f"load_objective returned {said:.100}; expected an Objective such as {example}")
         for name in ("layout", "num_examples"):

@@ -122,7 +122,7 @@ def _read(message: Message) -> tuple[list[str], list[NDArray[Any]], dict[str, An
 
 def _three(answer: Any, name: str, first: str) -> tuple[Any, Any, Mapping[str, Any]]:
     if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], Mapping)):
-        said = f"{len(answer)} values" if isinstance(answer, tuple) else f"{of_type(answer)}"
+        said = f"{len(answer)} values" if isinstance(answer, tuple) else of_type(answer)
         raise ConfigurationError(f"`{name}` returned {said}; expected ({first}, number of examples, metrics as a dict)")
     return answer
 

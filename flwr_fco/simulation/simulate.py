@@ -277,7 +277,7 @@ def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
 
 def _called(value: Any) -> str:
     """Return a description of a wrong argument, without its contents."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"{of_type(value)}"
+    return f"the class {value.__name__}" if isinstance(value, type) else of_type(value)
 
 
 def _check_samples(strategy: Any, num_nodes: int) -> None:
