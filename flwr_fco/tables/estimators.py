@@ -894,8 +894,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
     array([7.])
     """
-    known = isinstance(objective, LeastSquares | Logistic | MultinomialLogistic)
-    if not known or isinstance(objective, TraceRegression):
+    kinds = LeastSquares | Logistic | MultinomialLogistic
+    if not isinstance(objective, kinds) or isinstance(objective, TraceRegression):
         prefix = f"{type(objective).__name__} has no estimator"
         raise ConfigurationError(f"{prefix}; LeastSquares, Logistic and MultinomialLogistic have one")
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
@@ -904,33 +904,37 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     if shapes != expected:
         prefix = f"the result's arrays are {shapes}, the objective's {expected}"
         raise ConfigurationError(f"{prefix}: they are of different runs")
-    coefficients = arrays["coefficients"]
-    intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
+    # Rows of images are flattened, in the estimator too.
+    coefficients = arrays["coefficients"].reshape(objective.features.shape[1], -1)
+    intercept = arrays.get("intercept", np.zeros(coefficients.shape[1]))
     if isinstance(objective, LeastSquares):
-        regression = LinearRegression(fit_intercept="intercept" in arrays)
-        regression.coef_ = coefficients
-        regression.intercept_ = float(intercept[0])
-        regression.n_features_in_ = coefficients.shape[0]
-        return regression
-    if isinstance(objective, Logistic):
-        if classes is None and np.isin(objective.labels, 1).all():
-            prefix = "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients"
-            raise ConfigurationError(f"{prefix}; say which they are: classes=[0, 1] or classes=[-1, 1]")
-        labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
+        model = LinearRegression(fit_intercept="intercept" in arrays)
+        model.coef_, model.intercept_ = coefficients[:, 0], float(intercept[0])
     else:
-        assert isinstance(objective, MultinomialLogistic)
+        model = LogisticRegression(fit_intercept="intercept" in arrays)
+        model.classes_ = _classes_of(objective, classes)
+        if coefficients.shape[1] == 2:
+            # scikit-learn stores two classes as one row and applies the logistic function to its score.
+            coefficients, intercept = np.diff(coefficients), np.diff(intercept)
+        model.coef_, model.intercept_, model.n_iter_ = coefficients.T, intercept, np.zeros(1, dtype=np.int32)
+    model.n_features_in_ = len(coefficients)
+    names = objective.feature_names or ()
+    # pandas' own numbers of columns are no names there.
+    if not all(map(str.isdecimal, names)):
+        model.feature_names_in_ = np.array(names, dtype=object)
+    return model
+
+
+def _classes_of(objective: Any, classes: ArrayLike | None) -> NDArray[Any]:
+    """Return the names of an objective's classes, by default their labels."""
+    if isinstance(objective, MultinomialLogistic):
         labels = np.arange(objective.num_classes)
+    elif classes is None and np.isin(objective.labels, 1).all():
+        prefix = "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients"
+        raise ConfigurationError(f"{prefix}; say which they are: classes=[0, 1] or classes=[-1, 1]")
+    else:
+        labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
     names = labels if classes is None else np.asarray(classes)
     if names.shape != labels.shape:
         raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
-    if isinstance(objective, MultinomialLogistic) and names.size == 2:
-        # scikit-learn stores two classes as one row and applies the logistic function to its score.
-        coefficients = coefficients[:, 1] - coefficients[:, 0]
-        intercept = intercept[1:] - intercept[:1]
-    classifier = LogisticRegression(fit_intercept="intercept" in arrays)
-    classifier.coef_ = np.atleast_2d(coefficients.T)
-    classifier.intercept_ = intercept
-    classifier.classes_ = names
-    classifier.n_features_in_ = coefficients.shape[0]
-    classifier.n_iter_ = np.zeros(1, dtype=np.int32)
-    return classifier
+    return names

@@ -176,8 +176,7 @@ class Result:
 
 
 def test_a_run_becomes_an_estimator(tmp_path):
-    objectives = clients()
-    own = objectives[0]
+    own, *_ = objectives = clients()
     model = to_estimator(run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), objectives, 20), own)
     joblib.dump(model, tmp_path / "model")
     w = np.concatenate([model.coef_, [model.intercept_]])
@@ -192,7 +191,7 @@ def test_the_classifier_of_a_run_has_the_probabilities_of_its_loss(num_classes, 
     rng = np.random.default_rng(num_classes)
     X = rng.normal(size=(40, 4))
     labels = np.arange(40) % num_classes
-    losses = [MultinomialLogistic(X, labels, num_classes=num_classes, intercept=intercept)]
+    losses = [MultinomialLogistic(X.reshape(40, 2, 2), labels, num_classes=num_classes, intercept=intercept)]
     losses += [Logistic(X, own, intercept=intercept) for own in (labels, 2 * labels - 1)] if num_classes == 2 else []
     names = np.array(list("abcde"))[:num_classes]
     for objective in losses:
@@ -204,7 +203,7 @@ def test_the_classifier_of_a_run_has_the_probabilities_of_its_loss(num_classes, 
         assert_array_equal(named.predict(X), names[np.maximum(objective.predict(w), 0)])
 
 
-SQUARES = LeastSquares(np.eye(2), np.ones(2))
+SQUARES = LeastSquares(pd.DataFrame(np.eye(2), columns=["b", "a"]), np.ones(2))
 TWO = Result(coefficients=np.ones(2), intercept=[0.0])
 
 
@@ -216,6 +215,7 @@ def test_what_is_no_estimator():
         (TWO, Logistic(np.eye(2), [0, 1]), {"classes": ["a"]}, "expected 2 of them"),
     ):
         refused(message, to_estimator, result, objective, **options)
+    refused("the same order", to_estimator(TWO, SQUARES).predict, pd.DataFrame({"a": [1], "b": [2]}), kind=ValueError)
 
 
 # --- over a grid ------------------------------------------------------------------------------------------------------
