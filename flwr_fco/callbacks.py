@@ -212,8 +212,7 @@ class EarlyStopping(Callback):
             # The first score is better than none, but one that is NaN is never the best.
             done = math.isnan(value) or sign * value >= sign * self.best
             if not done:
-                self.best = value
-                self.best_arrays = arrays
+                self.best, self.best_arrays = value, arrays
         else:
             # A metric says whose data it is of; a part of them certifies nothing of the rest.
             part = isinstance(self._looks_at, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
@@ -261,8 +260,7 @@ class EarlyStopping(Callback):
     def _change(self, arrays: ArrayRecord) -> float | None:
         values = [array.numpy() for array in arrays.values()]
         w = np.concatenate([np.zeros(0), *(v.reshape(-1).astype(np.float64) for v in values if v.dtype.kind == "f")])
-        before = self._before
-        self._before = w
+        before, self._before = self._before, w
         if before is None or before.size != w.size:
             return None
         change = float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import single_threaded_blas, temporarily
 from flwr_fco.core.validation import checked
-from flwr_fco.errors import ClientError, advice_on
+from flwr_fco.errors import ClientError, ConfigurationError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors, Uplink
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
 from flwr_fco.messages.short import SHORT
@@ -79,8 +79,8 @@ class InProcessGrid(Grid):
     run_config : mapping, optional
         ``context.run_config`` of the nodes.
     node_config : callable, optional
-        ``partition_id -> mapping``: entries of a node's ``context.node_config`` in addition to ``partition-id`` and
-        ``num-partitions``.
+        ``partition_id -> mapping``: entries of a node's ``context.node_config`` in addition to ``partition-id``, and to
+        ``num-partitions`` if the nodes are some of more.
     raise_errors : bool, default True
         Raise a client's exception as :class:`ClientError` with node and round; if False, turn it into an error reply,
         as Flower's simulation does.
@@ -131,14 +131,17 @@ class InProcessGrid(Grid):
         Raises
         ------
         ConfigurationError
-            If `node_config` returns no mapping.
+            If `node_config` returns no mapping, or another partition.
         """
         found = self.contexts.get(node_id)
         if found is None:
             partition = self.partition_ids[node_id]
             settings: Any = {} if self._node_config is None else self._node_config(partition)
             checked(f"node_config({partition})", settings, Mapping)
-            config = {**settings, "partition-id": partition, "num-partitions": self.num_nodes}
+            config = {"num-partitions": self.num_nodes, **settings, "partition-id": partition}
+            if config != {**config, **settings}:
+                own = f"node_config({partition}) has partition-id={settings['partition-id']!r}"
+                raise ConfigurationError(f"{own}; node m has m here: leave it out, and name the data by another entry")
             # With keywords: the order of the arguments differs between releases.
             found = self.contexts[node_id] = Context(
                 run_id=self.run_id,

@@ -264,9 +264,8 @@ class Options(FedAvg):
 
 def text_of(made: Any) -> str:
     """Return a strategy or a method in words: the options that are not the defaults."""
-    values = (
-        [(option, getattr(made, option.name)) for option in fields(made) if option.init] if is_dataclass(made) else []
-    )
+    options = fields(made) if is_dataclass(made) else ()
+    values = [(option, getattr(made, option.name)) for option in options if option.init]
     texts = [f"{option.name}={value!r}" for option, value in values if not _is_default(option, value)]
     return f"{type(made).__name__}({', '.join(texts)})"
 

@@ -153,8 +153,7 @@ def run_rounds(
     began = time.monotonic()
     name = type(strategy).__name__
     result = run.result
-    saved = Saved(run, callbacks)
-    strategy._saved = saved
+    strategy._saved = saved = Saved(run, callbacks)
     if resume is not None:
         saved.load(resume, num_rounds)
         result.arrays = run.arrays.copy()

@@ -127,13 +127,13 @@ def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
         partition = context.node_config["partition-id"]
         return None if partition == 2 else Message(RecordDict({"m": MetricRecord({"p": partition})}), reply_to=message)
 
-    grid = InProcessGrid(app, 3, node_config=lambda p: {"path": f"/data/{p}"})
+    grid = InProcessGrid(app, 3, node_config=lambda p: {"path": f"/data/{p}", "num-partitions": 9})
     with grid.identity():
         sent = [grid.create_message(RecordDict(), "query", node, "1") for node in grid.get_node_ids()]
         numbers = grid.push_messages(sent)
         assert [reply.content["m"]["p"] for reply in grid.pull_messages(numbers)] == [0, 1]
         assert grid.pull_messages(numbers) == []
-    assert grid.contexts[3].node_config == {"path": "/data/1", "partition-id": 1, "num-partitions": 3}
+    assert grid.contexts[3].node_config == {"path": "/data/1", "partition-id": 1, "num-partitions": 9}
 
 
 @pytest.mark.parametrize("answer", ["done", {"loss": 1.0}, RecordDict()], ids=lambda a: type(a).__name__)
@@ -216,6 +216,7 @@ WRONG = [
     ({"evaluate_fn": lambda server_round: None}, "evaluate_fn=<.*expected a function of 2 arguments or None"),
     ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn after round 0 returned a float; expected a Metric"),
     ({"node_config": lambda partition: None}, r"node_config\(0\)=None is a NoneType; expected a Mapping"),
+    ({"node_config": lambda partition: {"partition-id": 3 - partition}}, "has partition-id=3; node m has m here"),
     ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
 ]
 
