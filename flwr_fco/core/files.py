@@ -283,13 +283,11 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     data = content.encode() if isinstance(content, str) else content
     fill = data if callable(data) else methodcaller("write", data)
     target = Path(path)
-    before = 0o600 if secret else None
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:
             fill(stream)
         return
-    if target.exists() and not secret:
-        before = target.stat().st_mode & 0o777
+    before = 0o600 if secret else target.stat().st_mode & 0o777 if target.exists() else None
     partial = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.partial")
     try:
         with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, before or 0o666)) as file:

@@ -104,7 +104,12 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
 @cache
 def kinds_of(kind: Any) -> Mapping[str, Any]:
     """Return the annotations of a class, cached because Python evaluates their text on each call."""
-    return get_type_hints(kind)
+    try:
+        return get_type_hints(kind)
+    except NameError:
+        # A user's class may have annotations of names that only type checkers import.
+        own = dict.fromkeys(getattr(kind, "__dataclass_fields__", ()), Any)
+        return own | {name: each for base in reversed(kind.__bases__) for name, each in kinds_of(base).items()}
 
 
 def check_fields(values: Any, owner: str = "") -> None:
@@ -117,8 +122,7 @@ def check_fields(values: Any, owner: str = "") -> None:
     owner : str, default ""
         Precedes the names in errors.
     """
-    declared: Any = type(values)
-    kinds = kinds_of(declared)
+    kinds = kinds_of(values.__class__)
     for option in fields(values):
         value = getattr(values, option.name)
         check = option.metadata.get("check")

@@ -104,7 +104,7 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
     first = columns_in(here.features)
     found = list[Client]()
     for own in clients:
-        features = own.features if hasattr(own.features, "shape") else as_table(own.features, own.name)
+        features = as_table(own.features, own.name)
         names = columns_in(features)
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
         if sorted(names) != sorted(first) or twice:
@@ -132,10 +132,10 @@ def columns_in(features: Any) -> list[str]:
     return names if all(isinstance(name, str) for name in names) else []
 
 
-def as_table(rows: Any, whose: str) -> NDArray[Any]:
-    """Return rows as an array; raise PublicError if they are ragged."""
+def as_table(rows: Any, whose: str) -> Any:
+    """Return rows of a list as an array, others as they are; raise PublicError if they are ragged."""
     try:
-        return np.asarray(rows)
+        return rows if hasattr(rows, "shape") else np.asarray(rows)
     except ValueError as error:
         raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
 
@@ -244,9 +244,7 @@ def read_site(
         of = f"{type(data).__name__}{f' of {len(given)}' * isinstance(data, tuple | list)}"
         raise PublicError(f"load returns a {of}, or y was not given; expected a tuple (X, y) or (X, y, sample_weight)")
     own = opened(Client(whose, None, *(*given, None, None)[:3]), codebook, cluster, needed=True)
-    features = own.features
-    if isinstance(features, list | tuple):
-        features = as_table(features, "a site")
+    features = as_table(own.features, "a site")
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         if lacks := [name for name in order if name not in names]:

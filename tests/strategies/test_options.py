@@ -88,6 +88,7 @@ def test_a_forgotten_decorator_of_a_strategy_or_a_method_is_named():
     class FedLonger(FedDualAvg):
         algorithm = Longer
         longer: float = 3.0
+        folder: "ForTypeCheckers | None" = None  # noqa: F821
 
     refused("Bare has no such option: it declares one, but lacks a decorator", Bare, kind=TypeError, longer=1.0)
     refused(r"Longer declares longer but is no dataclass, .* put @dataclass", run, FedLonger(), clients(), 1)
@@ -225,8 +226,7 @@ LATER += [{"bounds": fco.Bounds(max_share=0.4)}, {"regularizer": L1(0.3)}]
 def test_options_set_between_two_runs_act_as_if_they_were_given(options):
     strategy = FedDualAvg(**BETWEEN)
     first = flat(run(strategy, clients(), 3).arrays)
-    ((name, value),) = options.items()
-    setattr(strategy, name, value)
+    setattr(strategy, *next(iter(options.items())))
     second = flat(run(strategy, clients(), 3).arrays)
     np.testing.assert_array_equal(second, flat(run(FedDualAvg(**BETWEEN, **options), clients(), 3).arrays))
     assert not np.array_equal(first, second)
