@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -469,13 +469,14 @@ class Inbox(_Box):
     """
 
     def __init__(self, outbox: Outbox, replies: Sequence[Reply]) -> None:
-        super().__init__(len(replies), self._written)
-        self.outbox = outbox
+        # Without a reference to itself: else a round's vectors stay until Python looks for such circles, seldom so.
+        super().__init__(len(replies), partial(_written, outbox, replies))
         self.replies = replies
 
-    def _written(self) -> list[Message]:
-        asked = {message.metadata.dst_node_id: message for message in self.outbox}
-        return [Message(encode_uplink(up), reply_to=asked[node.node_id]) for node, up in self.replies]
+
+def _written(outbox: Outbox, replies: Sequence[Reply]) -> list[Message]:
+    asked = {message.metadata.dst_node_id: message for message in outbox}
+    return [Message(encode_uplink(up), reply_to=asked[node.node_id]) for node, up in replies]
 
 
 @in_words("this node's 'partition-id' is no whole number", advice="; set another one in its --node-config")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -21,8 +20,6 @@ from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
 from flwr_fco.simulation.ray_grid import RayGrid
 
-#: Number of nodes from which on the answers of a round are many objects.
-_MANY = 256
 #: Options of Ray that are as if they were not given.
 _WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -171,7 +168,6 @@ def simulate(
             stack.enter_context(identity(grid.run_id))
             stack.enter_context(nullcontext() if verbose else quiet())
             stack.enter_context(single_threaded_blas())
-            stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
             # Who has a tolerance ends the run when it is reached.
             total = num_rounds if getattr(strategy, "tolerance", None) is None else None
@@ -201,24 +197,6 @@ def _as_array(name: str, array: Any) -> Array:
     except (TypeError, ValueError) as error:
         prefix = f"array {name!r} is {getattr(array, 'dtype', short(array))}, which Flower cannot send ({error})"
         raise ConfigurationError(f"{prefix}; expected float64, float32 or float16; of a tensor `.float()`") from error
-
-
-@contextmanager
-def _old_objects_aside() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, which the answers of large rounds trigger often.
-
-    With compiled code and libraries loaded, the collector would scan hundreds of thousands of them.
-    """
-    if gc.get_freeze_count():
-        # Garbage collection is managed elsewhere.
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

@@ -184,6 +184,8 @@ def run_rounds(
                 settled = None
                 if len(messages) or run.current.number == number:
                     _aggregate(strategy, run, number, replies, callbacks)
+                # As large as the model each: not beside those of the next round.
+                del replies
             if run.privacy is not None:
                 # Before anything about the round is published: it must never be released again with other noise.
                 saved.unfinished = True
