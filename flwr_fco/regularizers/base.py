@@ -510,17 +510,20 @@ class BoundRegularizer:
         # Without a table: clients hold the plans of several rounds, and a density has another psi in each.
         if any(part.terms() is None for _, _, part in self.parts):
             return None
-        return Terms(*(row[0] if (row == row[0]).all() else row for row in self.sums.table))
+        terms = Terms(*(row[0] if (row == row[0]).all() else row.copy() for row in self.sums.table))
+        del self.sums
+        return terms
 
     def terms(self) -> Terms | None:
         """Return the terms on the flat vector, constant ones as numbers; None if psi is no sum over coordinates.
 
         Examples
         --------
-        >>> from flwr_fco.regularizers import HardSparsity
-        >>> psi = HardSparsity(density=0.5).bind(Layout.from_arrays({"w": np.zeros((4, 5))}))
-        >>> psi.terms() is None, "sums" in vars(psi)  # nothing as large as the model is kept
-        (True, False)
+        >>> from flwr_fco.regularizers import L1, HardSparsity
+        >>> layout = Layout.from_arrays({"w": np.zeros((4, 5))})
+        >>> psis = [psi.bind(layout) for psi in (L1(0.5), HardSparsity(density=0.5))]
+        >>> [psi.terms() is None for psi in psis], ["sums" in vars(psi) for psi in psis]  # as large as the model
+        ([False, True], [False, False])
         """
         return self._terms
 
