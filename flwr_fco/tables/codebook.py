@@ -253,7 +253,7 @@ class Codebook(Choice):
     Raises
     ------
     ConfigurationError
-        If a column is named twice, or the formula learns something from a site's rows.
+        If a column or a site is named twice, or the formula learns something from a site's rows.
 
     Examples
     --------
@@ -279,9 +279,9 @@ class Codebook(Choice):
         if (
             not (self.columns and self.features)
             or {*self.columns} & {*self.outcome}
-            or len({*self.features}) < len(self.features)
+            or any(len({*own}) < len(own) for own in (self.features, self.sites))
         ):
-            prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}"
+            prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}, sites={list(self.sites)}"
             raise ConfigurationError(
                 f"{prefix}; expected a column or more, each name once, and no column as an outcome"
             )
@@ -393,7 +393,9 @@ class Codebook(Choice):
         PublicError
             If a column is not there, or a row does not fit.
         """
-        return type(frame)(self.made(replace(self, outcome={}).parsed(frame)))
+        made = self.made(replace(self, outcome={}).parsed(frame))
+        # Rows of pandas have labels.
+        return type(frame)(made, index=frame.index) if hasattr(frame, "index") else type(frame)(made)
 
     def target(self, values: Mapping[str, Vector]) -> Any:
         """Return the outcome of parsed entries: one array, or of several columns an array of them by name."""
