@@ -20,7 +20,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
 from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Uplink
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.objectives.base import Batch, Objective, Place
+from flwr_fco.objectives.base import Batch, Objective, Place, gradient_of
 from flwr_fco.work import FirstOrder, Minimise
 
 
@@ -102,7 +102,7 @@ class LocalClient(NamedTuple):
         work = FirstOrder(steps=1, batch_size=self.downlink.first_order.batch_size)
         batch = next(self.objective.batches(self.rng, work))
         # A copy: an objective may use its array again.
-        gradient = np.array(self.objective.gradient(self.point(dual, self.downlink.elapsed), batch))
+        gradient = np.array(gradient_of(self.objective, self.point(dual, self.downlink.elapsed), batch))
         return {"increment": _made(gradient)}, Moved(self.rate, 1)
 
     def dual_steps(

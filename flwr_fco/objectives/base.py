@@ -258,12 +258,7 @@ class Objective(ABC):
         out : ndarray of float64, shape (layout.size,)
             Changed in place.
         """
-        gradient = self.gradient(w, batch)
-        # A scalar would be added to every coordinate.
-        if np.shape(gradient) != out.shape:
-            shapes = f"{np.shape(gradient)}; expected {out.shape}, that of the model"
-            raise ConfigurationError(f"the gradient has shape {shapes}")
-        out += scale * gradient
+        out += scale * gradient_of(self, w, batch)
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
         """Return the mean over a batch and its gradient; subclasses may do this in one pass over the data.
@@ -284,7 +279,7 @@ class Objective(ABC):
         """
         if batch is not None:
             self._does_not_know("its value on a batch", "ask for that of all examples (batch=None)")
-        return self.value(w), self.gradient(w, None, out)
+        return self.value(w), gradient_of(self, w, None, out)
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
         """Yield the batches for a round's stochastic gradients: shuffled epochs that keep the last partial batch.
@@ -555,6 +550,14 @@ class Objective(ABC):
         raise ConfigurationError(f"{type(self).__name__} does not know {prefix}; {instead}")
 
 
+def gradient_of(objective: Objective, w: Vector, *batch_and_out: Any) -> Vector:
+    """Return a gradient that has the model's shape: a scalar would be added to every coordinate."""
+    gradient = np.asarray(objective.gradient(w, *batch_and_out))
+    if gradient.shape != w.shape:
+        raise ConfigurationError(f"the gradient has shape {gradient.shape}; expected {w.shape}, that of the model")
+    return gradient
+
+
 def num_intercepts(layout: Layout) -> int:
     """Return the size of the layout's last array if it is the intercept, else 0."""
     last = layout.optimized[-1]
@@ -572,10 +575,10 @@ def probed_curvature(objective: Objective, w: Vector) -> float:
     length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
     direction = np.random.default_rng(0).standard_normal(w.size)
     largest = 0.0
-    start = np.array(objective.gradient(w))
+    start = np.array(gradient_of(objective, w))
     for _ in range(PROBES):
         direction /= float(np.linalg.norm(direction))
-        direction = (objective.gradient(w + length * direction) - start) / length
+        direction = (gradient_of(objective, w + length * direction) - start) / length
         size = float(np.linalg.norm(direction))
         largest = max(largest, size)
         if size == 0.0:

@@ -21,7 +21,7 @@ from flwr_fco.objectives.linear import Linear, SquaredHinge, TraceRegression
 from flwr_fco.objectives.links import Link, Squares
 from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, FeDualEx, Steps
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDR, FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.testing import check_objective
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
@@ -512,7 +512,7 @@ WRONG.append((Centre.__new__(Centre), r"Centre has no layout; set it in __init__
 WRONG.append((DICT.__new__(DICT), "layout of the objective={} is a dict; expected a Layout"))
 
 
-@pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx])
+@pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx, FedDAGT, lambda **_: FedDR(fraction_evaluate=0.0)])
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize(("objective", "message"), WRONG)
 def test_no_gradient_is_stretched_and_no_count_goes_on_for_ever(make, batch_size, objective, message):
