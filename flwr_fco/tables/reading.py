@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from flwr_fco.core.layout import Vector
@@ -50,7 +49,9 @@ class Client(NamedTuple):
     def at(self, on: NDArray[np.bool_]) -> Client:
         """Return some of its rows."""
         rows = np.flatnonzero(on)
-        chosen = [None if own is None else _safe_indexing(own, rows) for own in self[2:-1]]
+        # Brackets choose a frame's columns in pandas, by a mask in polars too.
+        tables = [own if own is None or hasattr(own, "shape") else np.asarray(own) for own in self[2:-1]]
+        chosen = [None if own is None else getattr(own, "iloc", own)[rows] for own in tables]
         return Client._make([*self[:2], *chosen, self.values])
 
 
