@@ -306,11 +306,12 @@ class Codebook(Choice):
         return self.sites[partition] if known else f"partition {partition}"
 
     def by_feature(self, given: Any) -> Any:
-        """Return a mapping of names with those of the model's columns instead of a column's own."""
-        if not isinstance(given, Mapping):
+        """Return a mapping of names, or a Series, with those of the model's columns instead of a column's own."""
+        if not hasattr(given, "items"):
             return given
-        own = {key: self.columns[key].names(key) if key in self.columns else [key] for key in given}
-        return {name: given[key] for key, names in own.items() for name in names}
+        own = {name: given[key] for key in self.columns if key in given for name in self.columns[key].names(key)}
+        # A name of its own goes before that of all its levels.
+        return own | {key: each for key, each in given.items() if key not in self.columns}
 
     # --- at a site ------------------------------------------------------------------------------------------------
 

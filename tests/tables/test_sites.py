@@ -465,8 +465,10 @@ def logistic(book=None, **options):
 def test_every_site_has_the_same_columns_whatever_its_rows_are():
     for table, made in zip(COHORTS, PARTS, strict=True):
         # A row keeps its label, by which pandas joins it to others.
-        labelled = table.set_axis(range(len(table), 0, -1))
-        pd.testing.assert_frame_equal(BOOK.read(labelled), made.set_axis(labelled.index))
+        pd.testing.assert_frame_equal(BOOK.read(table[::-1]), made[::-1])
+    # A level's own factor goes before that of them all.
+    for factors in ({"stage=1": 3.0, "stage": 2.0}, pd.Series({"stage": 2.0, "stage=1": 3.0})):
+        assert BOOK.by_feature(factors) == {"stage=1": 3.0, "stage=3": 2.0}
     # Codes for missing are no entries among texts too.
     read = Codebook({"age": Column(range=(18, 110), missing=[-9, "?"])}).read({"age": [60, -9, "?", None, pd.NA]})
     assert_array_equal(read["age"], [60.0, *[np.nan] * 4])
