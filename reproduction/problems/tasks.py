@@ -546,14 +546,14 @@ class BilinearGame(Task):
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return gap, residual, densities and ranks, and for vectors in a box ``diameter``, the theorems' B.
 
+        Outside the constraints the gap is infinite.
+
         Parameters
         ----------
         coefficients : ndarray of float64
             Both players, the flat vector.
         """
         found = pooled.saddle_metrics([self._pooled], None, self.regularizer, coefficients)
-        # Outside the constraints the gap is infinite, which an axis cannot show.
-        found = {name: value for name, value in found.items() if np.isfinite(value)}
         return found if self.dataset.kind == "low-rank" else {**found, "diameter": self._diameter}
 
 

@@ -146,8 +146,9 @@ def test_a_bilinear_game_reports_the_gap_of_the_pooled_problem():
     assert np.abs(w).max() <= 0.05
     found = task.scores(w)
     assert found["gap"] == pytest.approx(duality_gap(task.clients, None, task.regularizer, w), rel=1e-9)
-    corner = -0.05 * np.sign(w)
-    assert found["diameter"] == pytest.approx(0.5 * ((corner - w) ** 2).sum())
+    # The farthest point is a corner; outside the box the gap is no number of an earlier round.
+    assert found["diameter"] == pytest.approx(0.5 * ((w + 0.05 * np.sign(w)) ** 2).sum())
+    assert task.scores(w + 0.1)["gap"] == np.inf
     assert found["residual"] == pytest.approx(stationarity(task.clients, None, task.regularizer, w, lipschitz=1.0))
     assert not task.layout.flatten(load_task("bilinear-l1", 3, {**small, "start": "zero"}).initial_arrays()).any()
     with pytest.raises(ConfigurationError, match="BilinearSaddle is a saddle function"):
