@@ -280,7 +280,7 @@ def fco_curse(own: Figure) -> None:
     own.run("FedMid", server_prox=False, num_rounds=10)
     own.run("FedDualAvg", num_rounds=10)
     images: dict[str, Any] = {"problem": "mnist-l2-ball", "radius": 2.0, "num_clients": 10, "num_examples": 600}
-    own.part("ball", **images, client_lr=1.0, server_lr=1.0, local_steps=50)
+    own.part("ball", **images, client_lr=0.1, server_lr=1.0, local_steps=300)
     own.run("client 0", "local", client=0, tol=0.01)
     own.run("FedMid", server_prox=False, num_rounds=10)
     own.run("FedDualAvg", num_rounds=10)
