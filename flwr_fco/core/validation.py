@@ -198,6 +198,17 @@ def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did
     return kind
 
 
+def plain(value: Any) -> Any:
+    """Return numbers of NumPy, PyTorch or JAX, such as a float32 model's norm, as Python's: JSON accepts only these.
+
+    Examples
+    --------
+    >>> plain(np.float32(0.5)), plain(np.arange(2)), plain("x")
+    (0.5, [0, 1], 'x')
+    """
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Return whether a function can be called with this many positional arguments; True if its signature is unknown.
 

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from flwr_fco.algorithms.contract import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Moved, Sent, Step
 from flwr_fco.core.layout import SparseVector, Vector, dense, is_shorter
-from flwr_fco.core.validation import short
+from flwr_fco.core.validation import plain, short
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -388,7 +388,8 @@ def _checked(method: Algorithm, found: Any) -> tuple[dict[str, Any], Moved]:
     if not all(isinstance(vector, np.ndarray | SparseVector) for vector in vectors.values()):
         prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
         raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
-    return found[0], found[1]
+    sent, moved = found
+    return sent, Moved(plain(moved.elapsed), plain(moved.steps), {n: plain(own) for n, own in moved.metrics.items()})
 
 
 def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | None) -> Shard | None:

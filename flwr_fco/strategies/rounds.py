@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import of_type, short, takes
+from flwr_fco.core.validation import of_type, plain, short, takes
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, in_words
 from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
@@ -84,7 +84,7 @@ class Callbacks:
                 answer = callback.on_round_end(number, result.arrays, {**numbers, **added})
                 wants, more = _read(callback, answer, adds=True)
                 stop = wants or stop
-                added |= {name: _plain(value) for name, value in more.items()}
+                added |= {name: plain(value) for name, value in more.items()}
         if added:
             result.callback_metrics[number] = added
         return stop
@@ -110,11 +110,6 @@ class Callbacks:
         return found
 
 
-def _plain(value: Any) -> Any:
-    """Return numbers of NumPy, PyTorch or JAX, such as a float32 model's norm, as Python's: JSON accepts only these."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 def _is_object(callback: Any) -> bool:
     return any(hasattr(callback, method) for method in _METHODS)
 
@@ -128,7 +123,7 @@ def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str,
     says = wants is None or isinstance(wants, bool)
     # What a checkpoint can hold.
     kinds = int, float, str, list, type(None)
-    kept = isinstance(more, Mapping) and all(isinstance(_plain(own), kinds) for own in more.values())
+    kept = isinstance(more, Mapping) and all(isinstance(plain(own), kinds) for own in more.values())
     if not says or not kept:
         expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
         prefix = f"callback {callback!r} returned {of_type(answer if says else wants)}"
@@ -299,7 +294,7 @@ def metrics_of(found: Any, who: str, otherwise: str) -> MetricRecord:
     if isinstance(found, MetricRecord):
         return found
     with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):
-        return MetricRecord({name: _plain(value) for name, value in found.items()})
+        return MetricRecord({name: plain(value) for name, value in found.items()})
 
 
 def _why_nothing(run: Run, result: Result) -> str:

@@ -92,8 +92,7 @@ def first_gradients(run: Run) -> None:
         return
     problem = run.problem
     run.problem = problem._replace(round=0)
-    outbox = post(run, 0, run.nodes.ordered)
-    good = good_replies(run, run.exchange(outbox))
+    good = good_replies(run, run.exchange(post(run, 0, run.nodes.ordered)))
     uplinks = weighted(run, good)
     if uplinks:
         if run.ledger is not None:

@@ -75,7 +75,7 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
                 seen.append((round(float(start.sum()), 6), start.flags.writeable, dict(downlink.numbers)))
                 downlink.vectors.clear()
                 downlink.numbers["mine"] = 1.0
-                return {"increment": np.ones_like(start)}, Moved(downlink.client_lr, 1)
+                return {"increment": np.ones_like(start)}, Moved(np.array(downlink.client_lr), np.int64(1))
 
     model = start_arrays(np.float32 if wire_dtype == "auto" else np.float64)
     options = {"client_lr": 0.1, "work": Steps(1), "wire": Wire(dtype=wire_dtype), "fraction_evaluate": 0.0}
