@@ -853,8 +853,8 @@ def _undated(given: Any) -> Any:
 
 def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
     """Return the fields of targets in their order, those that are known by name apart, and what was given."""
-    array = np.asarray(as_table(y, "y"))
-    names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
+    array = y if hasattr(y, "columns") else np.asarray(as_table(y, "y"))
+    names = list(y.columns if hasattr(y, "columns") else array.dtype.names or ())
     if not names:
         return list(np.atleast_2d(array.T)) if array.ndim else [], {}, f"an array of shape {array.shape}"
     fields = {name: _undated(np.asarray(y[name])) for name in names}
