@@ -134,7 +134,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
             size = max(1e-30, _largest([single, wide])) if psi.convex else math.inf
             agree(narrow, wide, f"{where} in float32 differs from float64", 1e-4, size)
             for value in (psi.value(p), psi.value(narrow)):
-                good = isinstance(value, float) and math.isfinite(value) and not (psi.constraint and value)
+                good = isinstance(value, float | np.floating) and np.isfinite(value) and not (psi.constraint and value)
                 require(good, f"{where}: value there is {value!r}; expected a finite float, and 0.0 of a constraint")
             for again, slack in ((psi.prox(v, 1.0), 0.0), (psi.prox(p, step), _EPS)) if psi.constraint else ():
                 agree(again, p, f"{where} depends on the step or moves its own result", slack, max(1.0, _largest(p)))

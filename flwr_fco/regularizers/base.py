@@ -271,7 +271,7 @@ class Regularizer(Specified, ABC):
             Gradient of the smooth part at 0 (with the unregularized arrays at their optimum, for the exact threshold of
             the whole problem).
         """
-        raise ConfigurationError(f"{self!r} has no strength at which the solution becomes 0")
+        raise ConfigurationError(f"{self!r} has no strength at which the solution becomes 0; give the strengths")
 
     def terms(self) -> Terms | None:
         """Return psi as a sum over coordinates, or None."""

@@ -392,7 +392,7 @@ class Broken(regularizers.Regularizer):
     fault: str
 
     def value(self, w):
-        return None if self.fault == "no value" else float(np.abs(w).sum()) * (2.0 if self.fault == "value" else 1.0)
+        return None if self.fault == "no value" else np.abs(w).sum() * (2.0 if self.fault == "value" else 1.0)
 
     def prox(self, v, step, out=None):
         soft = L1(1.0).prox(v, step * (1.001 if self.fault == "step" else 1.0))
