@@ -177,7 +177,7 @@ def dirichlet_partition(
     Raises
     ------
     ConfigurationError
-        If alpha is not positive, or `min_size` was not reached in 1,000 draws.
+        If alpha is not positive, there is not one label of each example, or `min_size` was not reached in 1,000 draws.
 
     Examples
     --------
@@ -188,9 +188,13 @@ def dirichlet_partition(
     (120, True)
     """
     array = np.asarray(labels)
+    if array.shape not in ((array.size,), (array.size, 1)):
+        raise ConfigurationError(f"labels has the shape {array.shape}; expected the label of each example")
     _check_counts(array.size, num_clients, min_size)
     checked("alpha", alpha, float, POSITIVE)
-    classes = [np.flatnonzero(array == label) for label in np.unique(array)]
+    # NaN is a label like others, which is not equal to itself.
+    codes = np.unique(array, return_inverse=True)[1]
+    classes = [np.flatnonzero(codes == code) for code in np.unique(codes)]
     for _ in range(_TRIES):
         pieces = []
         for rows in classes:
