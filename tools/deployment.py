@@ -191,7 +191,7 @@ class LocalDeployment:
     def _certify(self) -> None:
         """Create a CA, and a certificate signed by it for the SuperLink."""
         self.make_ca("ca")
-        self._write("server.ext", "subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self._write("server.ext", "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
         request = "req -newkey rsa:3072 -nodes -subj /CN=localhost -keyout server.key -out server.csr"
         self._run("openssl", *request.split())
         sign = "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 365 -extfile server.ext"
@@ -205,7 +205,8 @@ class LocalDeployment:
         name : str
         """
         options = f"req -x509 -newkey rsa:3072 -nodes -days 365 -subj /CN={name} -keyout {name}.key -out {name}.crt"
-        self._run("openssl", *options.split())
+        # Python 3.13 and later trust no CA without it.
+        self._run("openssl", *options.split(), "-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
     def make_key(self, i: int, *, register: bool = True) -> None:
         """Create the key by which the SuperLink identifies a SuperNode.
