@@ -93,7 +93,7 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
     passed : mapping of str to ndarray
         All of these arrays, or an empty mapping to keep the objective's own.
     """
-    before = {name: array.copy() for name, array in objective.buffers().items()}
+    before = {name: np.array(array) for name, array in objective.buffers().items()}
     try:
         if before and passed:
             objective.load_buffers(passed)

@@ -81,7 +81,7 @@ class Counting(LeastSquares):
         yield from super().batches(rng, work, per_step)
 
     def buffers(self):
-        return {"count": self.count}
+        return {"count": int(self.count)}
 
     def load_buffers(self, buffers):
         assert buffers.keys() == {"count"}

@@ -128,7 +128,7 @@ class Reporting(LeastSquares):
     def take_training_loss(self):
         losses = self.losses
         self.losses = ()
-        return float(np.mean(losses)) if losses else None
+        return np.float32(np.mean(losses)) if losses else None
 
 
 def start_arrays(dtype=np.float64, start=None):
