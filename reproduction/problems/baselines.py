@@ -63,7 +63,10 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
     >>> found.certificate, found.gap < 1e-4
     ('duality gap', True)
     """
-    clients = task.clients if kind == "centralized" else [task.dataset.objective(client)]
+    if not 0 <= client < len(task.clients):
+        raise ConfigurationError(f"client={client}; expected 0 .. {len(task.clients) - 1}")
+    # The data set's own loss may be another one, without the task's l2 term.
+    clients = task.clients if kind == "centralized" else [task.clients[client]]
     if not task.convex:
         raise ConfigurationError(
             f"baseline={kind!r} solves a problem to a certified tolerance, which nobody can do for a network; expected "

@@ -119,6 +119,9 @@ def test_baselines_are_runs_with_a_certificate():
     result = run(settings("centralized"))
     assert result.history[-1]["duality-gap"] < 1e-4
     assert run(settings("local", client=3)).history != result.history
+    # The loss of one client is the task's, not that of the labelled rows.
+    with pytest.raises(ConfigurationError, match="Hinge is not smooth"):
+        run(RunSettings.of("svm-breast-cancer", "local"))
 
 
 @pytest.mark.parametrize(
