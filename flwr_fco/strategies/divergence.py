@@ -19,6 +19,8 @@ from flwr_fco.strategies.replies import TOO_LONG
 #: A model with this many times the first models' norm has diverged: with steps that are small enough a run never moves
 #: further in a round than in the first ones, so its solution would be a million rounds away.
 _TOO_LARGE = 1e6
+#: A norm that no units of columns explain, after the first round too: of counts' exponentials nothing comes back.
+_ABSURD = 1e30
 #: A model with at most this many times the first models' norm is worth keeping.
 _GOOD = 10.0
 #: Times the median move at which an error names the client.
@@ -31,7 +33,7 @@ class Watch:
     """Looks at the model after each round.
 
     The norm is compared with the largest of those of the initial model and of the model after the first round that
-    counted, and sqrt(d), coefficients of size 1. That first round has only to be finite: it may find the model's units.
+    counted, and sqrt(d), coefficients of size 1. That first round may find the model's units: it ends below 1e30.
 
     Parameters
     ----------
@@ -105,7 +107,7 @@ class Watch:
     def _look_at(self, number: int) -> None:
         run = self._run
         norm = euclidean_norm(run.point)
-        if run.state.round == 1 and math.isfinite(norm):
+        if run.state.round == 1 and norm < _ABSURD:
             self.scale = max(self.scale, norm)
         if norm <= _GOOD * self.scale:
             self.good = run.point, run.passed
@@ -157,4 +159,4 @@ def advice_on(run: Any, locally: bool) -> str:
         return f"client_lr={client_lr:g} {too} {client_lr / 10:g}, or fewer local steps."
     with_server = "" if math.isnan(server_lr) else f" with server_lr={server_lr:g}"
     first = "server_lr=1 first, then " if server_lr > 1.0 else ""
-    return f"client_lr={client_lr:g}{with_server} {too} {first}client_lr={client_lr / 10:g}."
+    return f'client_lr={client_lr:g}{with_server} {too} client_lr="auto", or {first}client_lr={client_lr / 10:g}.'

@@ -237,9 +237,8 @@ def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
     with pytest.raises(DivergedError) as caught:
         run_from(strategy, objectives, 2000, start=np.ones(7))
     error = caught.value
-    assert f"in round {error.server_round}" in str(error)
-    assert f"client_lr={rate:g}" in str(error)
-    assert f"{rate / 10:g}" in str(error)
+    for said in (f"in round {error.server_round}", f"client_lr={rate:g}", f"{rate / 10:g}"):
+        assert said in str(error)
     assert 0 <= error.good_round < error.server_round
     # Ten times the first model's norm, which a large rate has moved by its multiple of the gradient at the start.
     assert np.linalg.norm(flat(error.arrays)) < 1e3 * max(1.0, rate)
@@ -251,8 +250,7 @@ def test_no_rate_below_the_stability_limit_does(factor):
     objectives = clients()
     rate = factor * largest_stable_rate(objectives)
     strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, work=Steps(1, batch_size=None))
-    result = run_from(strategy, objectives, 450)
-    assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-2
+    assert certify(objectives, None, L1(0.3), flat(run_from(strategy, objectives, 450).arrays)).value < 1e-2
 
 
 def test_a_sparse_start_and_large_coefficients_are_no_divergence():
@@ -261,17 +259,21 @@ def test_a_sparse_start_and_large_coefficients_are_no_divergence():
     features = rng.standard_normal((60, 6))
     objectives = [LeastSquares(features, 1e4 * features[:, 0] * 2.0, scale=0.5) for _ in range(3)]
     strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, work=Steps(1, batch_size=None))
-    result = run_from(strategy, objectives, 1000)
-    assert np.abs(flat(result.arrays)).max() > 5e3
+    assert np.abs(flat(run_from(strategy, objectives, 1000).arrays)).max() > 5e3
 
 
 def test_local_steps_that_overflow_name_the_client_rate(caplog):
     strategy = FedDualAvg(client_lr=50.0, work=Steps(400, batch_size=None))
-    with pytest.raises(
-        DivergedError, match=r"round 1: the local steps of all clients overflow. client_lr=50 .*try 5,.* NaN in"
-    ):
+    said = r"round 1: the local steps of all clients overflow. client_lr=50 .*try 5,.* NaN in"
+    with pytest.raises(DivergedError, match=said):
         run_from(strategy, clients(), 100)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) < 10
+
+
+def test_exponentials_of_counts_from_which_nothing_comes_back_are_a_divergence():
+    objectives = [fco.Poisson(100.0 * np.abs(own.features), np.arange(own.num_examples)) for own in clients()]
+    with pytest.raises(DivergedError, match="round 1: the norm"):
+        run_from(FedDualAvg(work=Steps(5)), objectives, 9)
 
 
 def test_warn_says_so_once_and_goes_on(caplog):
@@ -279,9 +281,8 @@ def test_warn_says_so_once_and_goes_on(caplog):
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = run_from(strategy, clients(), 100)
     assert max(result.train_metrics_clientapp) == 100
-    said = [record for record in caplog.records if "diverged" in record.getMessage()]
-    assert len(said) == 1
-    assert 'on_divergence="warn"' in said[0].getMessage()
+    (said,) = [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()]
+    assert 'on_divergence="warn"' in said
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, fco.Scaffold])
