@@ -83,10 +83,8 @@ class ClientMomentum(PrimalAveraging):
 
     def downlink(self, problem: Problem, state: FedCMState, to: To | None) -> Downlink:
         """Return the model, and the direction if it is used."""
-        message = super().downlink(problem, state, to)
-        if self.mix == 1.0:
-            return message
-        return message._replace(vectors={"primal": state.primal, "direction": state.direction})
+        used = {} if self.mix == 1.0 else {"direction": state.direction}
+        return super().downlink(problem, state, to)._replace(vectors={"primal": state.primal, **used})
 
     def aggregate(self, problem: Problem, state: FedCMState, replies: Replies) -> FedCMState:
         """Return primal + server_lr mean(increment), and the new direction."""

@@ -91,12 +91,10 @@ class DecentralizedMirrorDescent(MirrorDescent):
         increments, _, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
         duals = mixing @ (np.array([h.gradient(point) for point in state.primal]) + server_lr * increments)
         weights = server_lr * (mixing @ elapsed)
+        point = problem.retrieve if self.server_prox else lambda dual, _: h.conjugate_gradient(dual)
         primal = state.primal.copy()
         for row in rows:
-            dual = duals[row]
-            primal[row] = (
-                problem.retrieve(dual, float(weights[row])) if self.server_prox else h.conjugate_gradient(dual)
-            )
+            primal[row] = point(duals[row], float(weights[row]))
         return PrimalGraphState(primal, state.round + 1)
 
     def retrieve(self, problem: Problem, state: PrimalGraphState) -> Vector:
