@@ -441,7 +441,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
     if up is None:
         return None
     current: Round = run.current
-    norms = check_form(up, current.shapes, run.problem.layout, half=bool(run.method.discloses))
+    norms = check_form(up, current.shapes, run.problem.layout, half="held_out" in run.method.discloses)
     longest = options.bounds.max_increment_norm
     for name, norm in norms.items() if longest is not None and not run.method.discloses else ():
         if norm > longest:
