@@ -18,7 +18,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
@@ -579,9 +579,8 @@ def _end_quickly() -> None:
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
-_STAMPS = "fco-memory"
-_NEW = "fco-memory-new"
-_OLD = "fco-memory-old"
+#: Begins the names of the records of memories, which their stamps end.
+_MEMORY = "fco-memory "
 
 
 def recall(context: Context, down: Downlink) -> ClientState | None:
@@ -603,12 +602,10 @@ def recall(context: Context, down: Downlink) -> ClientState | None:
     """
     if not down.stamp or down.restored is not None:
         return down.restored
-    stamps: Any = context.state.get(_STAMPS, {})
-    for key in (_NEW, _OLD):
-        record: Any = context.state.get(key)
-        if stamps.get(key) == down.stamp and record is not None:
-            return records.memory_in(record, down.plan.layout.size)
-    raise MemoryLostError(f"this node does not have the memory {down.stamp}")
+    record = context.state.get(_MEMORY + down.stamp)
+    if record is None:
+        raise MemoryLostError(f"this node does not have the memory {down.stamp}")
+    return records.memory_in(record, down.plan.layout.size)
 
 
 def remember(context: Context, stamp: str, before: ClientState | None, new: str, after: ClientState) -> None:
@@ -626,12 +623,11 @@ def remember(context: Context, stamp: str, before: ClientState | None, new: str,
         That of the memory after it.
     """
     state: Any = context.state
-    # Not there while records change: who is interrupted has lost its memory, and not taken another one for it.
-    stamps = state.pop(_STAMPS, {})
-    stays = _NEW in state and stamps.get(_NEW) == stamp
-    state[_OLD] = state[_NEW] if stays else record_of(pack(before or {}))
-    state[_NEW] = record_of(pack(after))
-    state[_STAMPS] = ConfigRecord({_NEW: new, _OLD: stamp})
+    held = state.get(_MEMORY + stamp)
+    for key in [key for key in state if key.startswith(_MEMORY)]:
+        del state[key]
+    state[_MEMORY + stamp] = record_of(pack(before or {})) if held is None else held
+    state[_MEMORY + new] = record_of(pack(after))
 
 
 def as_it_leaves(

@@ -171,7 +171,7 @@ def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(path):
     assert rounds == [1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6]
 
 
-@pytest.mark.parametrize("where", [(ledger, "stamp_of"), (client, "ConfigRecord"), (zipfile._ZipWriteFile, "close")])
+@pytest.mark.parametrize("where", [(ledger, "stamp_of"), (client, "pack"), (zipfile._ZipWriteFile, "close")])
 def test_who_is_interrupted_within_a_step_resumes_from_before_it(where, path, monkeypatch):
     """While memories are moved, by the server or a client, which then has none; or while the run is saved."""
     whole = whole_run(lambda: make(FedDAGT), path)

@@ -279,7 +279,7 @@ def turn_far_back(delivery):
 def lose_the_newest(delivery):
     """Of the copy the newest memory is gone."""
     state = delivery.context.state
-    delivery.context.state = RecordDict({key: state[key] for key in state if key != "fco-memory-new"})
+    delivery.context.state = RecordDict({key: state[key] for key in [*state][:-1]})
     return repeat(delivery)[:1]
 
 

@@ -219,8 +219,7 @@ def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
         assert isinstance(member.memory["own"], SparseVector)
         assert member.memory["own"].indices.size == counts[partition]
     for context in grid.contexts.values():
-        records = [context.state[key] for key in ("fco-memory-new", "fco-memory-old")]
-        held = sum(len(array.data) for record in records for array in record.values())
+        held = sum(len(array.data) for record in context.state.values() for array in record.values())
         assert held <= 4 * (12 * max(counts) + 256)
 
 
