@@ -92,8 +92,8 @@ class UnknownOptionError(ConfigurationError, TypeError):
     """An option that a strategy does not have; also a :class:`TypeError`, like Python's own error."""
 
 
-class NotInstalledError(ConfigurationError):
-    """An optional package is not installed; the message names the command to install it."""
+class NotInstalledError(ConfigurationError, ImportError):
+    """An optional package is not installed; the message names the command that does. Also an :class:`ImportError`."""
 
 
 class NoAnswerError(ConfigurationError):

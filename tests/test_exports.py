@@ -68,7 +68,7 @@ sys.meta_path.insert(0, NoTorch())
 import flwr_fco.client_apps, flwr_fco.simulation, flwr_fco.testing
 try:
     import flwr_fco.torch
-except ValueError as error:
+except ImportError as error:
     print(type(error).__name__, error)
 """
 
