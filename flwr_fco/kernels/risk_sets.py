@@ -14,6 +14,8 @@ from flwr_fco.kernels import njit
 
 #: What is left of a sum after subtractions, relative to its largest value, below which it is done again.
 _LEFT = 1e-3
+#: An exponent next to which numbers overflow.
+_FAR = 600.0
 
 
 @njit(cache=True)
@@ -126,7 +128,8 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
             j = order[0, place]
             past = math.exp(scales[j] - scale) if scales[j] > -np.inf else 0.0
             left = size - past * entered[j, 1]
-            if past == 0.0 or left >= _LEFT * size:
+            # Of a batch the shares next to the scale may be 0.
+            if scores[j] + scale < _FAR and (past == 0.0 or left >= _LEFT * size):
                 out[j] = math.exp(scores[j] + scale) * (total - past * entered[j, 0])
                 continue
             # From the last of its risk sets, which follow each other, to the first: of a short row they are few.

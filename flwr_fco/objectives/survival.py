@@ -18,6 +18,8 @@ from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets, exampl
 
 #: Share of a sum of squares below which a difference of two of them is rounding.
 _ROUNDING = 1e-9
+#: Distance of times, relative to their mean from the first, that is rounding.
+_SAME = 1.5e-8
 
 
 class _Sums(NamedTuple):
@@ -248,6 +250,11 @@ class CoxRegression(Linear):
             row = int(np.argmin(when))
             raise ConfigurationError(f"times[{row}] is {when[row]:g}; expected numbers >= 0")
         begins = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
+        # Equal up to rounding is tied: 0.1 + 0.2 and 0.3, as with R's timefix.
+        moments = np.unique([when, begins])
+        same = _SAME * float((when - when.min(initial=np.inf)).sum()) / max(n, 1)
+        cuts = moments[~(np.diff(moments, prepend=np.nan) <= same)]
+        when, begins = (cuts[np.searchsorted(cuts, own, "right") - 1] for own in (when, begins))
         late = np.flatnonzero(begins >= when)
         if late.size:
             prefix = f"entry[{late[0]}] is not before times[{late[0]}], so the row is never under observation"

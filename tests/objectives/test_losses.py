@@ -258,7 +258,15 @@ def test_late_entries_cost_no_digits():
     w = np.array([15.0, -15.0])
     # In extended precision.
     expected = partial_likelihood((X @ w).astype(np.longdouble), times, events, "efron", entry)
-    assert CoxRegression(X, times, events, entry=entry).value(w) == pytest.approx(float(expected), rel=1e-13)
+    objective = CoxRegression(X, times, events, entry=entry)
+    assert objective.value(w) == pytest.approx(float(expected), rel=1e-13)
+    # Of batches the risk sets next to the largest scores may have no share.
+    batches = [objective.gradient(40.0 * w, np.array([row])) for row in range(n)]
+    assert np.mean(batches, axis=0) == pytest.approx(objective.gradient(40.0 * w), rel=1e-9)
+    # Times that are equal up to rounding are equal.
+    rounded = np.where(rng.random(n) < 0.5, times * 0.1 * 3.0, times * 0.3)
+    expected = objective.gradient(w)
+    assert CoxRegression(X, rounded, events, entry=entry * 0.3).gradient(w) == pytest.approx(expected, rel=1e-12)
 
 
 def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
