@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
+from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
@@ -508,6 +509,10 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     except ImportError as error:
         raise NotInstalledError("a formula needs formulaic: pip install formulaic (the extra [formulas])") from error
     try:
+        tokens = [own.token for own in formulaic.parser.DefaultFormulaParser().get_tokens(formula)]
+        if any(sign in ("**", "^") and power not in {*"1234"} for sign, power in pairwise(tokens)):
+            # It would be written out.
+            raise ConfigurationError(f"formula={formula!r}; expected at most the 4th power of a sum: all interactions")
         terms = formulaic.Formula(f"{formula} + 1")
         for factor in {factor.expr for term in terms for factor in term.factors}:
             _check_factor(ast.parse(factor, mode="eval").body, codebook)
