@@ -856,7 +856,8 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
     array = y if hasattr(y, "columns") else np.asarray(as_table(y, "y"))
     names = list(y.columns if hasattr(y, "columns") else array.dtype.names or ())
     if not names:
-        return list(np.atleast_2d(array.T)) if array.ndim else [], {}, f"an array of shape {array.shape}"
+        columns = list(np.atleast_2d(array.T)) if array.ndim else []
+        return columns, {}, f"{len(columns)} columns without names"
     fields = {name: _undated(np.asarray(y[name])) for name in names}
     more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"

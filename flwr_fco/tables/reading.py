@@ -206,8 +206,7 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     kept = book.complete(values, own.name)
     for name, given in (("y", own.y), ("sample_weight", own.weights)):
         if given is not None and len(given) != kept.size:
-            text = f"{own.name} has {kept.size} rows, and {name} has {len(given)}; expected an entry for each row"
-            raise PublicError(text)
+            raise PublicError(f"{own.name} has more rows, or fewer, than {name}; expected an entry for each row")
     complete = {name: entries[kept] for name, entries in values.items()}
     numbers = np.arange(kept.size) if own.site is None else None
     read = own._replace(features=None, rows=numbers).at(kept)
@@ -242,7 +241,7 @@ def read_site(
     given = tuple(data) if isinstance(data, tuple | list) else (data,)
     least = 2 if codebook is None else 1
     if not least <= len(given) <= 3:
-        of = f"{type(data).__name__}{f' of {len(given)}' * isinstance(data, tuple | list)}"
+        of = f"{type(data).__name__}{f' of {len(given)}' * isinstance(data, tuple)}"
         raise PublicError(f"load returns a {of}, or y was not given; expected a tuple (X, y) or (X, y, sample_weight)")
     own = opened(Client(whose, None, *(*given, None, None)[:3]), codebook, cluster, needed=True)
     features = as_table(own.features, "a site")

@@ -524,7 +524,7 @@ def test_missing_entries_are_refused_or_left_out_with_their_rows(caplog):
     assert_array_equal(logistic(loose).fit(sites, sample_weight=weights).coef_, plain.coef_)
     targets = {site: own["death"] for site, own in sites.items()}
     assert_array_equal(logistic(beside).fit(sites, targets, weights).coef_, plain.coef_)
-    refused("Oslo has 120 rows, and y has 117", logistic(beside).fit, sites, targets | {"Oslo": kept}, kind=PublicError)
+    refused("more rows, or fewer, than y", logistic(beside).fit, sites, targets | {"Oslo": kept}, kind=PublicError)
     refused("in one row", loose.complete, loose.parsed(table.assign(age=-9)), kind=PublicError)
 
 
@@ -645,10 +645,10 @@ LEARNT += ["{age / (age @ age)}", "{age * 2**99**3}", "{age * 1j}"]
 WITH_KNOTS = COLUMNS | {"age": Column(range=(18, 110), center=60.0, spread=10.0, knots=[45.0, 60.0, 75.0])}
 
 
-@pytest.mark.parametrize("formula", [*LEARNT, "y ~ age", "age > 60", "1"])
+@pytest.mark.parametrize("formula", [*LEARNT, "y ~ age", "age > 60", "1", "(age + creatinine + sex)**30"])
 def test_a_formula_that_would_learn_from_a_sites_rows_is_refused(formula):
     pytest.importorskip("formulaic")
-    refused(r"the formula has|expected a right side|a column or more", Codebook, WITH_KNOTS, formula=formula)
+    refused(r"the formula has|expected a right side|a column or more|4th power", Codebook, WITH_KNOTS, formula=formula)
 
 
 def test_a_formula_of_all_sites_is_the_formula_of_all_rows():

@@ -176,7 +176,7 @@ DATES["entry"] = pd.Timestamp(2026, 1, 1)
 
 def test_targets_of_another_form_are_refused_in_words():
     for y, message in (
-        (np.arange(90.0), r"y has an array of shape \(90,\); expected two columns, the time and 1 for an event"),
+        (np.arange(90.0), r"y has 1 columns without names; expected two columns, the time and 1 for an event"),
         (FIRST.assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
         (FIRST[["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
