@@ -118,21 +118,22 @@ class Kind(NamedTuple):
         How many of them a site needs for each column, for estimates of its own.
     ratio : str, default ""
         What the exponential of a coefficient is called.
-    curvature : float, default inf
-        The largest second derivative of a row's loss by its score.
     """
 
     counted: str
     least: int
     ratio: str = ""
-    curvature: float = math.inf
 
 
 #: Kinds of models. The sums of squares at any point determine their minimum.
-SQUARES = Kind("rows", 10, curvature=1.0)
-CLASSES = Kind("rows of the rarer class", 5, "odds ratio", 0.25)
+SQUARES = Kind("rows", 10)
+CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
 COUNTS = Kind("rows with events", 5, "rate ratio")
 TIMES = Kind("events", 5, "hazard ratio")
+
+#: How many times what its events and rows suggest a site may say that it knows, which the largest counts determine; and
+#: that its clusters vary.
+_MOST = {TIMES: 10.0, COUNTS: 100.0, SQUARES: 100.0}
 
 
 def _check_saturated(answer: Answer) -> None:
@@ -318,6 +319,8 @@ class Inference:
             if found is None:
                 raise ConfigurationError("the unpenalised fit has no end: no step lowers its loss; look at its columns")
             sums = found[0]
+            if self.kind in (COUNTS, TIMES):
+                self._check_information(sums.each)
         if self.cluster is not None or self.sites.weighted:
             if self.kind is SQUARES:
                 sums = self._sums(sums.point - invertible(sums.hessian, self.names) @ sums.gradient)
@@ -371,8 +374,12 @@ class Inference:
             meats = [(a.weight * self.sites.total) ** 2 / a.examples * a.vectors["meat"] for a in answers]
             each = tuple(a._replace(vectors={**a.vectors, "meat": own}) for a, own in zip(answers, meats, strict=True))
             clusters = sum(a.numbers["clusters"] for a in answers)
-            squares = np.array([np.diag(unpacked(a.vectors["meat"])) for a in answers])
-            self._check_units(answers, squares, "mean square over clusters")
+            # Errors of a cluster's rows add up, or their squares.
+            scale = self.sites.total**2 / sums.rows * (2.0 * sums.loss if self.kind is SQUARES else 1.0)
+            rows = [scale * a.weight * a.examples / max(a.numbers["clusters"], 1.0) for a in answers]
+            usual = [x * np.diag(unpacked(a.vectors["block"])) for x, a in zip(rows, answers, strict=True)]
+            squares = np.array([np.diag(unpacked(own)) for own in meats])
+            self._check_shares(answers, squares, np.array(usual), "spread of clusters by", _MOST[SQUARES])
             meat = unpacked(np.sum(meats, axis=0))[:used, :used]
             sums = sums._replace(meat=meat, clusters=clusters, each=each)
         if self.cluster == "site":
@@ -387,58 +394,68 @@ class Inference:
         return sums
 
     def _check_sites(self, answers: Sequence[Answer]) -> None:
-        """Refuse sums that one site's second derivatives make up, or slopes that its own loss does not allow."""
+        """Refuse sums that one site's second derivatives make up, or what its own loss and columns do not allow."""
         own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
-        for curved, answer in zip(own, answers, strict=True):
-            with np.errstate(invalid="ignore", over="ignore"):  # without a bound, or of a mean that a site makes up
-                room = (1.0 + _ROUNDING) * self._most_curved(answer) * self.squares.get(answer.partition, np.zeros(0))
-            for j in np.flatnonzero(curved[: room.size] > room)[:1].tolist():
-                raise ConfigurationError(
-                    f"{self._named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
-                    f"its loss, rows, mean and variance at most {room[j]:.3g} is possible"
-                )
-        self._check_units(answers, own, "second derivative")
-        if self.kind is not SQUARES:
-            return
-        # The square of a mean of products is at most the product of the mean squares.
-        losses = np.array([answer.numbers["loss"] for answer in answers])
-        slopes = np.array([answer.vectors["gradient"] for answer in answers])
-        room = np.sqrt(2.0 * np.abs(losses)[:, None] * own)
-        room = (1.0 + _ROUNDING) * room + _ROUNDING * np.sqrt(2.0 * np.abs(losses).max() * own.max(axis=0))
-        for m, j in np.argwhere(np.abs(slopes) > room)[:1].tolist():
+        said = np.stack([own, np.abs([answer.vectors["gradient"] for answer in answers])], axis=1)
+        with np.errstate(invalid="ignore", over="ignore"):  # of a mean that a site makes up
+            room = np.array([self._most(answer, curved) for answer, curved in zip(answers, own, strict=True)])
+            room += _ROUNDING * np.maximum(room, room.max(axis=0) * [[0.0], [1.0]])
+        for m, k, j in np.argwhere(said > room)[:1].tolist():
             raise ConfigurationError(
-                f"{self._named(answers[m])} says a slope of {self._column(j)} of {slopes[m, j]:.3g}; "
-                f"with its loss and second derivative at most {room[m, j]:.3g} is possible"
+                f"{self._named(answers[m])} says a {('second derivative', 'slope')[k]} of {self._column(j)} of "
+                f"{said[m, k, j]:.3g}; with its loss, rows, mean and variance at most {room[m, k, j]:.3g} is possible"
             )
-
-    def _check_units(self, answers: Sequence[Answer], own: NDArray[np.float64], about: str) -> None:
-        """Refuse what one site's numbers make up: they are so many times the sites' median."""
         usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
         ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
-        for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
-            raise ConfigurationError(
-                f"the {about} of {self._column(j)} is {own[m, j]:.3g} at "
-                f"{self._named(answers[m])}, and {usual[j]:.3g} at the median of the sites: standard errors "
-                "would be those of one site. Check its units; if the column does spread so much there, give "
-                "intervals=Intervals(largest=math.inf)"
-            )
+        for m, j in np.argwhere(ratio > self.asked.largest)[:1]:
+            self._refuse_units(answers[m], f"second derivative of {self._column(j)}", own[m, j], usual[j])
 
-    def _most_curved(self, answer: Answer) -> float:
-        """Return how many times a column's mean square its second derivative may be, by a site's own loss and rows."""
-        kind = self.kind
-        rows = answer.examples
-        if kind is TIMES:
-            # A variance in a risk set is at most half of the sum of all squares.
-            return 0.5 * rows
-        if kind is SQUARES or self.sites.weighted:
-            return kind.curvature
-        # No row's loss is above the sum of all, and p (1 - p) of a class is below the loss of its row.
-        loss = max(answer.numbers["loss"], 0.0)
-        if kind is CLASSES:
-            return min(kind.curvature, rows * loss)
+    def _check_information(self, answers: Sequence[Answer]) -> None:
+        """Refuse second derivatives at the estimates that are far more than events and variances suggest."""
+        rates = {own.node_id: own.numbers["mean"] or own.numbers["events"] / own.examples for own in self.reported}
+        usual = [own.weight * rates.get(own.node_id, 0.0) * self.squares[own.partition] for own in answers]
+        curved = [own.weight * np.diag(unpacked(own.vectors["block"]))[: len(self.names)] for own in answers]
+        self._check_shares(answers, np.array(curved), np.array(usual), "information about", _MOST[self.kind])
+
+    def _refuse_units(self, answer: Answer, about: str, own: float, usual: float) -> None:
+        raise ConfigurationError(
+            f"the {about} is {own:.3g} at {self._named(answer)}, and {usual:.3g} at the median of the sites: "
+            "standard errors would be those of one site. Check its units; if the column does spread so much "
+            "there, give intervals=Intervals(largest=math.inf)"
+        )
+
+    def _check_shares(self, answers: Sequence[Answer], own: Any, usual: Any, about: str, most: float) -> None:
+        """Refuse a site that says more than all others together, and so many times what is usual for its rows."""
+        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
+        middle = np.maximum(np.sort(ratio, axis=0)[(len(own) - 1) // 2], 1.0)
+        wrong = (ratio > most * middle) & (own > 0.5 * own.sum(axis=0)) & math.isfinite(self.asked.largest)
+        for m, j in np.argwhere(wrong)[:1]:
+            about = f"{about} {self._column(j)} for its rows and events"
+            self._refuse_units(answers[m], about, ratio[m, j], middle[j])
+
+    def _most(self, answer: Answer, curved: Vector) -> Any:
+        """Return the largest second derivatives and slopes of columns of these means and variances, shape (2, size)."""
+        rows, loss = answer.examples, max(answer.numbers["loss"], 0.0)
+        nothing = np.full((2, self.size), math.inf)
+        squares = np.append(self.squares[answer.partition], 1.0)[: self.size]
+        if self.kind is SQUARES:
+            # The square of a mean of products is at most the product of the mean squares.
+            return squares, np.sqrt(2.0 * loss * curved)
+        if self.kind is CLASSES:
+            # No row's loss is above the sum of all; p (1 - p) of a class is below the loss of its row, and (1 - p)^2
+            # below 0.41 times it.
+            largest = 0.25 if self.sites.weighted else min(0.25, rows * loss)
+            return largest * squares, np.sqrt(min(1.0, 0.41 * loss) * squares)
+        numbers = next((own.numbers for own in self.reported if own.node_id == answer.node_id), None)
+        if numbers is None or self.sites.weighted:
+            return nothing
+        if self.kind is TIMES:
+            # In a risk set the square of the range is at most twice the sum of all squares, and a variance a fourth.
+            events = min(max(numbers["events"], 0.0), rows)
+            return 0.5 * events * squares, events * np.sqrt(2.0 * squares / rows)
         # Half a deviance is convex in count and rate together, and at least (root of rate - root of count)^2.
-        means = [own.numbers["mean"] for own in self.reported if own.node_id == answer.node_id]
-        return rows * (math.sqrt(max(0.0, *means)) + math.sqrt(loss)) ** 2 if means else kind.curvature
+        largest = rows * (math.sqrt(max(0.0, numbers["mean"])) + math.sqrt(loss)) ** 2
+        return largest * squares, 2.0 * np.sqrt(loss * curved) + loss * np.sqrt(rows * squares)
 
     def _trends(self, sums: Sums) -> tuple[Vector, float]:
         """Ask about trends over time: p of each coefficient, and of all; NaN if not all sites have possible ones."""

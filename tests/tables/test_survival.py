@@ -165,6 +165,12 @@ def test_where_a_site_is_silent_proportional_hazards_are_not_tested():
     model, _ = fit_over_a_grid(FederatedCoxRegression(num_clients=4), sites, grid=grid, intervals=True)
     assert all(np.isnan(row["p of trend"]) for row in model.summary().rows)
     assert "Proportional hazards: not tested: a site has not answered" in model.summary()
+    for name, factor, why in (
+        ("block", 20.0, "the information about .* is .* at site 1"),
+        ("gradient", 1e6, "says a slope"),
+    ):
+        lying = altering(1, "block", lambda vectors, _, name=name, factor=factor: vectors[name].__imul__(factor))
+        refused(why, fit_over_a_grid, FederatedCoxRegression(num_clients=4), sites, grid=lying, intervals=True)
 
 
 # --- targets that are none --------------------------------------------------------------------------------------------
