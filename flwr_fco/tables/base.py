@@ -741,13 +741,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._common_intercept:
             intercepts = result.arrays["intercept"].numpy()
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
-        free = np.flatnonzero(self._columns.telling_nothing(own=self._own_levels) & (penalised == 0.0))
-        if free.size:
-            where = "at each site" if self._own_levels else "at all sites together"
-            prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-            warnings.warn(
-                f"{prefix}: constant {where}, so nothing is known of its coefficient, which is set to 0", stacklevel=5
-            )
+        idle = self._columns.telling_nothing(own=self._own_levels)
+        units = getattr(run_of(strategy).state, "units", np.zeros(0))[: idle.size * outputs].reshape(-1, outputs)
+        where = "at each site" if self._own_levels else "at all sites together"
+        for free, why in (
+            (idle, f"constant {where}, so nothing is known of its coefficient, which is set to 0"),
+            (
+                units.any() & ~units.any(axis=1) & ~idle,
+                "follows from other columns, so many models fit as well: leave it out",
+            ),
+        ):
+            if (free := np.flatnonzero(free & (penalised == 0.0))).size:
+                prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
+                warnings.warn(f"{prefix}: {why}", stacklevel=5)
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:

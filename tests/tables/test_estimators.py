@@ -547,6 +547,9 @@ def test_without_a_penalty_the_fit_is_scikit_learns():
     units = np.array([1e-8, 1.0, 1e8])
     found = FederatedLasso(0.0).fit(ROWS * units, SCORES).coef_ * units
     assert_allclose(found, np.linalg.lstsq(np.c_[ROWS, np.ones(120)], SCORES)[0][:3], rtol=1e-9)
+    for model, y in ((FederatedLasso(0.0), SCORES), (ours, SCORES > 0.0)):
+        with pytest.warns(UserWarning, match="^x[345]: follows from other columns"):
+            model.fit(np.c_[ROWS, np.eye(3)[np.arange(120) % 3]], y)
     # With more columns than rows any classes are separable.
     with pytest.warns(UserWarning, match="6 columns, 4 rows and no penalty"):
         refused("the outcome is separable by", ours.fit, X[:4], np.arange(4) % 3)
@@ -561,7 +564,7 @@ def test_the_columns_that_tell_the_outcome_are_named(unit, whole):
     y = table["age"] + rng.normal(size=200) > 0.0
     table["again"] = table["bmi"]
     table["dead"] = unit * (y & (whole | (rng.random(200) < 0.3))).astype(float)
-    for options in ({"C": np.inf}, {"cv": 3, "penalty_factor": {"dead": 0}}):
+    for options in ({"C": np.inf}, {"cv": 3, "penalty_factor": {"dead": 0, "sex": 0}}):
         refused("^the outcome is separable by 'dead':", FederatedLogisticRegression(**options).fit, table, y)
 
 

@@ -497,6 +497,7 @@ def test_what_is_no_count_is_refused():
         (np.array(["a"] * 300), "expected numbers: counts"),
     ):
         refused(message, counted, 1.0, y)
+    refused("^without fold 1 of 2: all counts are 0", counted, 1.0, np.eye(300)[0], cv=2)
 
 
 def test_sites_without_an_event_add_nothing_beside_their_own_intercepts():

@@ -323,8 +323,10 @@ class ProximalNewton(Algorithm):
         x = w.copy()
         gradient = known.gradient.copy()
         share = 1.0
-        if first and state.facts[0] >= 0.0 and not w.any() and free_intercepts(psi):
-            x, gradient, share = _null_model(known, state)
+        if first and state.facts[0] >= 0.0 and free_intercepts(psi):
+            # Wherever it begins, counts that are all 0 have no model.
+            null = _null_model(known, state)
+            x, gradient, share = (x, gradient, share) if w.any() else null
         state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, share)
         x = handed_out(problem.layout, x)
         mask = model.working_set(x, gradient, psi, self.sizes, known.outputs)
@@ -394,18 +396,19 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
     (on, hessian), indices, outputs = block, np.arange(state.point.size), known.outputs
-    unpenalised = known.psi.free_coordinates()
-    idle = unpenalised & (known.reported.l2 == 0.0) & (indices < indices.size - num_intercepts(known.psi.layout))
-    if outputs > 1:
-        # A common change of all classes' coefficients has no effect.
-        idle &= indices % outputs < outputs - 1
-    here = np.flatnonzero(idle[on])
+    # A common change of all classes' coefficients has no effect.
+    alone = known.psi.free_coordinates() & (known.reported.l2 == 0.0)
+    alone &= (outputs == 1) | (indices % outputs < outputs - 1)
+    idle = alone & (indices < indices.size - num_intercepts(known.psi.layout))
+    here, levels = (np.flatnonzero(own[on]) for own in (idle, alone & ~idle))
     # Of some of them the smallest eigenvalue is another one.
     if not here.size or here.size < np.count_nonzero(idle):
         return state
     if not state.units.any():
         units = np.zeros(state.units.size)
-        units[on[here]] = _units(hessian[np.ix_(here, here)])
+        # Dummies of all levels depend on the intercept.
+        both = np.append(levels, here)
+        units[on[here]] = _units(hessian[np.ix_(both, both)], levels.size)
         state = state._replace(units=units)
     here = here[state.units[on[here]] > 0.0]
     units = state.units[on[here]]
@@ -432,15 +435,17 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
     return state
 
 
-def _units(hessian: Matrix) -> Vector:
-    """Return the roots of the curvatures, 0 of coordinates that have none of their own beside others."""
+def _units(hessian: Matrix, first: int) -> Vector:
+    """Return the roots of the curvatures but the first, 0 of coordinates that have none of their own beside others."""
     from scipy.linalg.lapack import dpstrf
 
     units = np.sqrt(np.diag(hessian))
     scales = np.where(units > 0.0, units, 1.0)
+    # So that these are pivots before others.
+    scales[:first] *= 0.5
     _, order, rank, _ = dpstrf(hessian / np.outer(scales, scales), tol=_SINGULAR)
     units[order[rank:] - 1] = 0.0
-    return units
+    return units[first:]
 
 
 def _named(layout: Layout, indices: Indices) -> str:

@@ -88,7 +88,7 @@ class PathState(NamedTuple):
     point, trial, mask : ndarray, shape (P, d)
     objective, lower, residual, slope, step, curvature, since, stalled : ndarray of float64, shape (P,)
         Of each problem.
-    columns, targets, facts, references, square, population : ndarray of float64, shape (folds + 1, ...)
+    columns, targets, facts, references, square, population, units : ndarray of float64, shape (folds + 1, ...)
         Of each fold.
     wanted, held : ndarray of bool, shape (P, d)
         On which coordinates a Hessian is asked for next, and on which there is one.
@@ -129,6 +129,7 @@ class PathState(NamedTuple):
     references: Matrix
     square: Vector
     population: Vector
+    units: Matrix
     wanted: Flags
     held: Flags
     owners: Vector
@@ -180,8 +181,7 @@ class PathState(NamedTuple):
         each = {name: own[row % len(own)] for name, own in self._asdict().items() if name in _SHARED}
         known: dict[str, Any] = {name: own if own.ndim else float(own) for name, own in each.items()}
         # What is proved zero is said of one model and not of a path's.
-        d = self.point.shape[1]
-        return NewtonState(**known, proved=np.zeros(d), round=self.round, units=np.ones(d))
+        return NewtonState(**known, proved=np.zeros(self.point.shape[1]), round=self.round)
 
     def write(self, row: int, own: NewtonState, status: float) -> None:
         """Write a problem's state into its row."""
@@ -251,7 +251,7 @@ class PathState(NamedTuple):
 
 #: What a problem's state has of the path's, and what of it the problems of a fold share.
 _SHARED = {*NewtonState._fields} & {*PathState._fields} - {"round"}
-_OF_A_FOLD = ("columns", "targets", "facts", "references", "square", "population")
+_OF_A_FOLD = ("columns", "targets", "facts", "references", "square", "population", "units")
 #: A Hessian is asked for again when a step leaves more than this share of the gap.
 _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
