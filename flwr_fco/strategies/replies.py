@@ -580,8 +580,11 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         reasons = cap.too_long(f"change of {name}", moved, shares, cap.length(name, moved)) | reasons
     # At one model losses are those of one question: of them this round's median is the usual one.
     said = ("loss", *losses) if any("loss" in up.metrics for up in ups) else losses
+    # Some clients' loss is a sum over their examples.
+    sums = [max(1.0, up.examples / (_median([up.examples for up in ups]) or math.inf)) for up in ups] if said else []
     for name in said:
         sizes = [_size_of(up.vectors[name] if name in losses else up.metrics.get(name, 0.0)) for up in ups]
+        sizes = [size / most for size, most in zip(sizes, sums, strict=True)]
         reasons = cap.too_long(name, sizes, shares, _median(sizes)) | reasons
     return _repeated(run, ups) | reasons
 
