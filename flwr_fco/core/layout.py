@@ -199,8 +199,7 @@ class Layout:
         for name, given in arrays.items():
             array = np.asarray(given)
             if array.dtype.kind not in "fiub":
-                prefix = f"array {name!r} has dtype {array.dtype}"
-                raise ValueError(f"{prefix}; expected floating point, integer or boolean")
+                raise ValueError(f"array {name!r} has dtype {array.dtype}; expected floating point, integer or boolean")
             optimized = array.dtype.kind == "f" and first_match(through, name) is None
             rows.append((name, array.shape, array.dtype.name, optimized, False))
         layout = cls.from_header(rows)

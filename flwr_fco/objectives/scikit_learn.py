@@ -47,8 +47,7 @@ def sklearn_strength(strength: float, objective: Objective, num_examples: int | 
     """
     if isinstance(objective, LeastSquares):
         return float(checked("strength", strength, float, NON_NEGATIVE) / (2.0 * objective.scale))
-    count = _count(objective, num_examples)
-    return 1.0 / (count * float(checked("strength", strength, float, POSITIVE)))
+    return 1.0 / (_count(objective, num_examples) * float(checked("strength", strength, float, POSITIVE)))
 
 
 def strength_of_sklearn(value: float, objective: Objective, num_examples: int | None = None) -> float:
@@ -76,8 +75,7 @@ def strength_of_sklearn(value: float, objective: Objective, num_examples: int | 
     """
     if isinstance(objective, LeastSquares):
         return float(2.0 * objective.scale * checked("alpha", value, float, NON_NEGATIVE))
-    count = _count(objective, num_examples)
-    return 1.0 / (count * float(checked("C", value, float, POSITIVE)))
+    return 1.0 / (_count(objective, num_examples) * float(checked("C", value, float, POSITIVE)))
 
 
 def _count(objective: Objective, num_examples: int | None) -> int:

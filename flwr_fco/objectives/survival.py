@@ -399,15 +399,11 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     (1.0, 3.0)
     """
     link = objective.link
-    scores = objective.scores(w)
-    strata = link.of_row.strata
-    by = np.lexsort((scores, strata))
-    ranks = np.empty(by.size, dtype=np.int64)
-    above, below = by[1:], by[:-1]
-    # Not by differences, which of two infinite scores is no number.
-    ranks[by] = np.cumsum(np.append(True, (scores[above] != scores[below]) | (strata[above] != strata[below])))
+    ranks = np.unique(objective.scores(w), return_inverse=True)[1]
+    # Those of a stratum are above those of the strata before it.
+    ranks = np.unique(link.of_row.strata * ranks.size + ranks, return_inverse=True)[1]
     kernel: Any = risk_sets.concordant
-    ordered, compared = kernel(ranks, link.dead, link.sizes, link.order, link.spans)
+    ordered, compared = kernel(1 + ranks, link.dead, link.sizes, link.order, link.spans)
     return float(ordered), float(compared)
 
 

@@ -395,9 +395,8 @@ class StrengthPath:
         before = strategy.strengths
         rows = dict[int | None, float]()
         try:
-            kept = before or self._path
-            reported = {name: getattr(kept, name) for name in ("rule", "max_bytes", "total_bytes")}
-            strategy.strengths = replace(self._path, **reported)
+            own = {name: getattr(self._path, name) for name in ("num", "ratio", "values", "folds")}
+            strategy.strengths = replace(before or self._path, **own)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
                 run = prepared(strategy, grid, initial_arrays, timeout)

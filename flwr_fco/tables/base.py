@@ -438,8 +438,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         given = reading.clients_of(X, y, sample_weight)
         apart = given[0].site is not None
         if apart and groups is not None:
-            prefix = "groups is for one X, y"
-            raise ConfigurationError(f"{prefix}; here X is a list, whose parts are the clients already")
+            raise ConfigurationError("groups is for one X, y; here X is a list, whose parts are the clients already")
         if groups is not None:
             check_consistent_length(X, groups)
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]

@@ -107,8 +107,10 @@ class Column(Choice):
         for name in ("levels", "range", "missing", "knots"):
             # NumPy's numbers, of a table's column, are no words of a file.
             own = tuple(each.item() if isinstance(each, np.generic) else each for each in getattr(self, name))
-            if not all(isinstance(each, str | Real) and (each == each or name != "levels") for each in own):
-                raise ConfigurationError(f"{name}={list(own)}; expected texts and numbers")
+            texts = name in ("levels", "missing")
+            kinds = str | Real if texts else Real
+            if not all(isinstance(each, kinds) and (each == each or name != "levels") for each in own):
+                raise ConfigurationError(f"{name}={list(own)}; expected {'texts and ' * texts}numbers")
             object.__setattr__(self, name, own)
         if self.levels and self.type == "number":
             object.__setattr__(self, "type", "levels")
@@ -124,9 +126,7 @@ class Column(Choice):
         if limits and (len(limits) != 2 or not limits[0] < limits[1]):
             raise ConfigurationError(f"range={limits}; expected the smallest and the largest plausible number")
         if self.knots and not (len(self.knots) >= 3 and (np.diff(self.knots) > 0.0).all()):
-            raise ConfigurationError(
-                f"knots={list(self.knots)}; expected three or more, rising; none for a straight line"
-            )
+            raise ConfigurationError(f"knots={list(self.knots)}; expected three or more, rising, or none")
         if not min([*self.knots, *(limits or [-math.inf])]) >= least:
             prefix = f"transform={self.transform!r} with range={limits}, knots={list(self.knots)}"
             raise ConfigurationError(f"{prefix}; expected a range, and knots, of numbers from {least:.3g} on")
@@ -277,15 +277,10 @@ class Codebook(Choice):
         for name, column in (*self.columns.items(), *self.outcome.items()):
             if not (isinstance(name, str) and isinstance(column, Column)):
                 raise ConfigurationError(f"{name!r} is {column!r:.200}; expected a text, and a Column that it names")
-        if (
-            not (self.columns and self.features)
-            or {*self.columns} & {*self.outcome}
-            or any(len({*own}) < len(own) for own in (self.features, self.sites))
-        ):
+        each = [*self.columns, *self.outcome], self.features if self.columns else (), self.sites or [""]
+        if any(len({*names}) < max(len(names), 1) for names in each):
             prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}, sites={list(self.sites)}"
-            raise ConfigurationError(
-                f"{prefix}; expected a column or more, each name once, and no column as an outcome"
-            )
+            raise ConfigurationError(f"{prefix}; expected a column or more, each name once, and none as an outcome")
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -363,8 +358,7 @@ class Codebook(Choice):
         whose : str, default "this site"
             Begins an error.
         """
-        lacking = {name: np.flatnonzero(np.isnan(own)) for name, own in values.items()}
-        lacking = {name: rows for name, rows in lacking.items() if rows.size}
+        lacking = {name: rows for name, own in values.items() if (rows := np.flatnonzero(np.isnan(own))).size}
         for name, rows in lacking.items():
             more = ", ..." if rows.size > _SHOWN else ""
             logger.warning("%s: %s is missing in %d rows: %s%s", whose, name, rows.size, rows[:_SHOWN].tolist(), more)
@@ -410,8 +404,7 @@ class Codebook(Choice):
         for name, column in self.outcome.items():
             if len(column.levels) == 2:
                 own[name] = own[name] == column.shown[0]
-        rows = zip(*own.values(), strict=True)
-        return np.array([*rows], dtype=[(name, each.dtype) for name, each in own.items()])
+        return np.array([*zip(*own.values(), strict=True)], dtype=[(name, each.dtype) for name, each in own.items()])
 
     # --- as a file ------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,6 @@ _SITES = 3
 #: Names of sites in a line, and a count of their rows below which it is not shown.
 _SHOWN = 5
 _SMALL = 5
-_LEVEL = {"range": (lambda level: 0.5 <= level < 1.0, "a number from 0.5 to 1, exclusive")}
 _DISTINCT = {"range": (lambda columns: 0 < len(set(columns)) == len(columns), "other columns")}
 
 
@@ -75,7 +74,9 @@ class Intervals(Choice):
     [1, 2]
     """
 
-    level: float = field(default=0.95, metadata=_LEVEL)
+    level: float = field(
+        default=0.95, metadata={"range": (lambda level: 0.5 <= level < 1.0, "from 0.5 to 1, exclusive")}
+    )
     columns: Sequence[str | int] | None = field(default=None, metadata=_DISTINCT)
     largest: float = field(default=1e5, metadata={"range": (lambda ratio: ratio > 1.0, "a number > 1")})
 
@@ -215,15 +216,13 @@ class Inference:
     def __init__(self, model: Any, sites: Sites) -> None:
         self.asked: Intervals = model._intervals
         self.kind: Kind = model._kind
-        self.names: Sequence[str] = model._names(model.n_features_in_)
-        names = self.names
+        self.names: Sequence[str] = (names := model._names(model.n_features_in_))
         self.sites = sites
         #: Names of the sites by partition, of which there may be none.
         self.called: Sequence[Any] = model._sites
         self.cluster: str | None = model.cluster
         #: Whether sites have intercepts of their own in the table.
-        self.own = bool(model.fit_intercept and model.site_intercepts != "common")
-        own = self.own
+        self.own = own = bool(model.fit_intercept and model.site_intercepts != "common")
         self.squares = sites.squares(model._columns.centre)
         # Before the fit: what cannot be is refused at once.
         self.asked.indices(names)
@@ -463,7 +462,10 @@ class Inference:
         size = sums.point.size
         request = Request("trend", {}, ("squares", "events"), {"trend": (size,)})
         answers = ask(self.run, request, sums.point)
-        if len(answers) < len(sums.each) or not all(map(_is_possible, answers)):
+        # Of so many ranks, from 0 to 1 less their mean.
+        most = [(1.0 + 1e-9) / 12.0 * min(own.numbers["events"], own.examples) for own in answers]
+        possible = [0.0 <= own.numbers["squares"] <= each for own, each in zip(answers, most, strict=True)]
+        if len(answers) < len(sums.each) or not all(possible):
             return np.full(size, math.nan), math.nan
         return proportional(sums, answers)
 
@@ -615,12 +617,6 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
         wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * refined)
         found |= {"Hartung-Knapp lower": mean - wide, "Hartung-Knapp upper": mean + wide}
     return columns | found
-
-
-def _is_possible(answer: Answer) -> bool:
-    """Whether squares of so many ranks, from 0 to 1 less their mean, can be so large."""
-    events, squares = answer.numbers["events"], answer.numbers["squares"]
-    return 0.0 <= events <= answer.examples and 0.0 <= squares <= events / 12.0 * (1.0 + 1e-9)
 
 
 def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:

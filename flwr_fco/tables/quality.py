@@ -93,8 +93,8 @@ def quality(question: Question, objective: Objective) -> Answer:
         ordered, compared = concordance(own, w)
         events = own.num_events
     else:
-        events = int((own.labels == 1).sum())
         ones = own.labels == 1
+        events = int(ones.sum())
         # Mann and Whitney's U.
         ordered = float(stats.rankdata(scores)[ones].sum()) - 0.5 * events * (events + 1)
         compared = float(events) * (ones.size - events)
@@ -107,9 +107,7 @@ def calibration(question: Question, objective: Objective) -> Answer:
     """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
     own = judged(objective)
     w = question.vectors["primal"]
-    last = np.zeros(w.size)
-    last[-1] = 1.0
-    along = np.array([w, last] if own.intercept else [w])
+    along = np.array([w, *np.eye(1, w.size, w.size - 1)] if own.intercept else [w])
     point = np.array([question.numbers[name] for name in _CALIBRATED[: len(along)]]) @ along
     value, gradient = own.value_and_gradient(point)
     curved = np.array([own.hessian_product(point, direction) for direction in along])

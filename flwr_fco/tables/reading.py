@@ -455,10 +455,7 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
             f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
             f"{', ...' if len(names) > 10 else ''}"
         )
-    found: dict[str, Any] = {}
-    for key, those in patterns.items():
-        for name in those:
-            found.setdefault(name, given[key])
+    found = {name: given[key] for key in reversed(patterns) for name in patterns[key]}
     return [given.get(name, found.get(name, 1.0)) for name in names]
 
 

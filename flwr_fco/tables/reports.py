@@ -199,15 +199,13 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     found = _table_of(model).found
     given = [combinations] if isinstance(combinations, Mapping) else combinations
     names = [str(name) for name in model._names(len(found.estimate))]
-    many = isinstance(given, Sequence) and all(isinstance(own, Mapping) for own in given)
-    if not many or not given or not all(isinstance(each, Real) for own in given for each in own.values()):
+    many = isinstance(given, Sequence) and given and all(isinstance(own, Mapping) and own for own in given)
+    unknown = [name for own in given for name in own if name not in names] if many else []
+    if not many or unknown or not all(isinstance(each, Real) for own in given for each in own.values()):
         prefix = f"contrast({combinations!r:.200})"
-        raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of such mappings")
-    for combination in given:
-        unknown = [name for name in combination if name not in names]
-        if unknown or not combination:
-            prefix = f"contrast({combinations!r:.200}) has {unknown[:5] or 'no features'}"
-            raise ConfigurationError(f"{prefix}; expected factors by names of features, which are {names[:10]}")
+        prefix += f" has {unknown[:5] or 'no features'}" * bool(unknown or not many)
+        expected = "factors by names of features, or a list of such mappings"
+        raise ConfigurationError(f"{prefix}; expected {expected}. The features are {names[:10]}")
     factors = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
     values = factors @ found.estimate
     spread = factors @ found.covariance @ factors.T

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from scipy.special import xlogy
 from sklearn.svm import LinearSVC
 
+from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.core.layout import Layout
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.errors import ClientError
@@ -265,8 +266,9 @@ def test_late_entries_cost_no_digits():
     assert np.mean(batches, axis=0) == pytest.approx(objective.gradient(40.0 * w), rel=1e-9)
     # Times that are equal up to rounding are equal.
     rounded = np.where(rng.random(n) < 0.5, times * 0.1 * 3.0, times * 0.3)
-    expected = objective.gradient(w)
-    assert CoxRegression(X, rounded, events, entry=entry * 0.3).gradient(w) == pytest.approx(expected, rel=1e-12)
+    assert CoxRegression(X, rounded, events, entry=entry * 0.3).gradient(w) == pytest.approx(
+        objective.gradient(w), 1e-12
+    )
 
 
 def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
@@ -275,9 +277,7 @@ def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
     objective = CoxRegression(features, [1.0, 2.0], [True, True])
     apart = features[1] - features[0]
     for score in np.linspace(30.0, 40.0, 21):
-        block = np.zeros((12, 12))
-        block[np.triu_indices(12)] = objective.hessian_block(score * apart / (apart @ apart), np.arange(12))
-        block += np.triu(block, 1).T
+        block = unpacked(objective.hessian_block(score * apart / (apart @ apart), np.arange(12)))
         roots = np.sqrt(np.where(np.diag(block) > 0.0, np.diag(block), 1.0))
         assert np.linalg.eigvalsh(block / np.outer(roots, roots)).min() >= -1e-6
 

@@ -396,9 +396,9 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
     (on, hessian), indices, outputs = block, np.arange(state.point.size), known.outputs
+    unpenalised = known.psi.free_coordinates()
     # A common change of all classes' coefficients has no effect.
-    alone = known.psi.free_coordinates() & (known.reported.l2 == 0.0)
-    alone &= (outputs == 1) | (indices % outputs < outputs - 1)
+    alone = unpenalised & (known.reported.l2 == 0.0) & ((outputs == 1) | (indices % outputs < outputs - 1))
     idle = alone & (indices < indices.size - num_intercepts(known.psi.layout))
     here, levels = (np.flatnonzero(own[on]) for own in (idle, alone & ~idle))
     # Of some of them the smallest eigenvalue is another one.
