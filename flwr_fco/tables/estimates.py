@@ -246,8 +246,7 @@ def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -
     likelihood = -sums.total * sums.loss
     point = sums.point - inverse @ sums.gradient
     found = Estimates(point, inverse / sums.total, math.inf, how, 1.0, inverse, likelihood)
-    factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
-    return _clustered(found, sums, factor, len(names))
+    return _clustered(found, sums, 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0), len(names))
 
 
 def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:

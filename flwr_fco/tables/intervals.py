@@ -324,8 +324,7 @@ class Inference:
             if self.kind is SQUARES:
                 sums = self._sums(sums.point - invertible(sums.hessian, self.names) @ sums.gradient)
             sums = self._clustered(sums)
-        trend = self._trends(sums) if self.kind is TIMES else None
-        return self._made(sums, trend), self.exchanges
+        return self._made(sums, self._trends(sums) if self.kind is TIMES else None), self.exchanges
 
     def _refuse_grown(self, columns: NDArray[np.int64]) -> None:
         kind = self.kind

@@ -223,12 +223,9 @@ def contrasted(model: Any, combinations: Any) -> Tested:
 
 def _written(combination: Mapping[str, float]) -> str:
     """Return a combination in words, such as ``age - 2 sex``."""
-    text = ""
-    for name, factor in combination.items():
-        sign = "-" if factor < 0 else "+"
-        size = "" if abs(factor) == 1 else f"{abs(factor):g} "
-        text += f" {sign} {size}{name}" if text else f"{'-' if factor < 0 else ''}{size}{name}"
-    return text
+    signed = [("-" if factor < 0 else "+", abs(factor), name) for name, factor in combination.items()]
+    text = " ".join(f"{sign} {'' if size == 1 else f'{size:g} '}{name}" for sign, size, name in signed)
+    return text.removeprefix("+ ") if text.startswith("+") else f"-{text[2:]}"
 
 
 def compared(model: Any, other: Any) -> Tested:

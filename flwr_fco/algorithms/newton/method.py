@@ -200,8 +200,7 @@ class ProximalNewton(Algorithm):
         ((w, on),) = asking.parted(vectors, "primal", objective.layout.size)
         if "working-set" in vectors:
             ((_, on),) = asking.parted(vectors, "working-set", objective.layout.size)
-        sent = asking.answer(objective, w, bool(downlink.numbers["first"]), on)
-        return asking.shortened(sent), Moved(None, 1)
+        return asking.shortened(asking.answer(objective, w, bool(downlink.numbers["first"]), on)), Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
