@@ -106,7 +106,7 @@ def run(settings: RunSettings) -> RunResult:
     model = {name: array.numpy() for name, array in own.arrays.items()}
     result = recorder.strategy.result
     left_out = 0 if result is None else len(result.left_out)
-    chosen = [f"{key.replace('_', '-')}={own.chosen[key]:.4g}: {why}" for key, why in own.reasons.items()]
+    chosen = [f"{key.replace('_', '-')}={value:.4g}: {own.reasons[key]}" for key, value in own.chosen.items()]
     return RunResult(settings, recorder.history, model, recorder.diverged, seconds, chosen, left_out)
 
 
