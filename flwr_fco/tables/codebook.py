@@ -107,10 +107,8 @@ class Column(Choice):
         for name in ("levels", "range", "missing", "knots"):
             # NumPy's numbers, of a table's column, are no words of a file.
             own = tuple(each.item() if isinstance(each, np.generic) else each for each in getattr(self, name))
-            texts = name in ("levels", "missing")
-            kinds = str | Real if texts else Real
-            if not all(isinstance(each, kinds) and (each == each or name != "levels") for each in own):
-                raise ConfigurationError(f"{name}={list(own)}; expected {'texts and ' * texts}numbers")
+            if not all(isinstance(each, str | Real) and (each == each or name != "levels") for each in own):
+                raise ConfigurationError(f"{name}={list(own)}; expected texts and numbers")
             object.__setattr__(self, name, own)
         if self.levels and self.type == "number":
             object.__setattr__(self, "type", "levels")

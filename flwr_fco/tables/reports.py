@@ -201,14 +201,15 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     names = [str(name) for name in model._names(len(found.estimate))]
     many = isinstance(given, Sequence) and given and all(isinstance(own, Mapping) and own for own in given)
     unknown = [name for own in given for name in own if name not in names] if many else []
-    if not many or unknown or not all(isinstance(each, Real) for own in given for each in own.values()):
+    factors = [each for own in given for each in own.values()] if many else []
+    if not many or unknown or not all(isinstance(each, Real) and math.isfinite(each) for each in factors):
         prefix = f"contrast({combinations!r:.200})"
         prefix += f" has {unknown[:5] or 'no features'}" * bool(unknown or not many)
         expected = "factors by names of features, or a list of such mappings"
         raise ConfigurationError(f"{prefix}; expected {expected}. The features are {names[:10]}")
-    factors = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
-    values = factors @ found.estimate
-    spread = factors @ found.covariance @ factors.T
+    matrix = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
+    values = matrix @ found.estimate
+    spread = matrix @ found.covariance @ matrix.T
     inverse = inverse_of(spread)
     if inverse is None:
         raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")

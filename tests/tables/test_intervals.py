@@ -472,7 +472,7 @@ def test_what_cannot_be_tested_is_refused_in_words():
         ({"age": 1}, r"has \['age'\]"),
         ({}, "has no features"),
         ([{"x0": 1}, {"x0": 2}], "linearly"),
-        *((nothing, factors) for nothing in ([], "x0", None, {"x0": "1"})),
+        *((nothing, factors) for nothing in ([], "x0", None, {"x0": "1"}, {"x0": np.nan})),
     ):
         refused(message, model.contrast, wrong)
     refused(r"compare\(.*expected an estimator of flwr_fco.tables", model.compare, Lasso())
