@@ -170,13 +170,14 @@ class GradientTracking(Algorithm):
         """Return the trackers' root mean square norm over the round's clients."""
         memories = problem.memories
         squares = list[float]()
+        whole = float(state.control @ state.control)
         for own in [memories.memory(node.key)["own"] for node in problem.asked] if memories is not None else ():
             here = state.control
             rest = 0.0
             if isinstance(own, SparseVector):
                 # Where a client has no features its own is 0.
                 here, own = state.control[own.indices], own.values
-                rest = max(0.0, float(state.control @ state.control - here @ here))
+                rest = max(0.0, whole - float(here @ here))
             tracker = here - own
             squares.append(rest + float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}

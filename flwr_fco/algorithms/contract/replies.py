@@ -61,8 +61,10 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
     total = np.zeros(shape)
     flat = total.reshape(-1)
     held = [(float(factor), _readable(vector)) for factor, vector in pairs]
-    for begin in range(0, flat.size, _SUMMED):
-        end = begin + _SUMMED
+    # Sparse vectors alone are short enough to be added whole.
+    size = flat.size + 1 if all(isinstance(vector, SparseVector) for _, vector in held) else _SUMMED
+    for begin in range(0, flat.size, size):
+        end = begin + size
         part = flat[begin:end]
         for factor, vector in held:
             if isinstance(vector, SparseVector):
