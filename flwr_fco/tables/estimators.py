@@ -919,9 +919,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
             coefficients, intercept = np.diff(coefficients), np.diff(intercept)
         model.coef_, model.intercept_, model.n_iter_ = coefficients.T, intercept, np.zeros(1, dtype=np.int32)
     model.n_features_in_ = len(coefficients)
-    names = objective.feature_names or ()
     # pandas' own numbers of columns are no names there.
-    if not all(map(str.isdecimal, names)):
+    if not all(map(str.isdecimal, names := objective.feature_names or ())):
         model.feature_names_in_ = np.array(names, dtype=object)
     return model
 
