@@ -270,7 +270,7 @@ def test_local_steps_that_overflow_name_the_client_rate(caplog):
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) < 10
 
 
-def test_exponentials_of_counts_from_which_nothing_comes_back_are_a_divergence():
+def test_exponentials_from_which_nothing_comes_back_are_a_divergence():
     objectives = [fco.Poisson(100.0 * np.abs(own.features), np.arange(own.num_examples)) for own in clients()]
     with pytest.raises(DivergedError, match="round 1: the norm"):
         run_from(FedDualAvg(work=Steps(5)), objectives, 9)
