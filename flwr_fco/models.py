@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 
 from flwr_fco.core.files import json_object, parse_json, read_json, read_npz, read_text, write_file, write_npz
 from flwr_fco.core.logs import printable
+from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError
 
 __all__ = ["json_object", "load_npz", "parse_json", "printable", "read_json", "read_npz", "read_text", "save_npz"]
@@ -106,7 +107,7 @@ def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:
     if isinstance(source, FlowerResult):
         source = source.arrays
     if not isinstance(source, Mapping):
-        prefix = f"{source!r} is a {type(source).__name__}"
+        prefix = f"{source!r} is {of_type(source)}"
         raise ConfigurationError(f"{prefix}; expected a Result, an ArrayRecord or a mapping of names to arrays")
     arrays = {name: value.numpy() if isinstance(value, Array) else np.asarray(value) for name, value in source.items()}
     for name, array in arrays.items():

@@ -253,7 +253,7 @@ def describe(kind: Any) -> str:
 def of_type(value: object) -> str:
     """Return the name of a value's type, after its article."""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+    return f"{'an' if name.startswith((*'AEIOaeio', 'nd')) else 'a'} {name}"
 
 
 #: Types in errors.

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import single_threaded_blas, temporarily
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import checked, of_type
 from flwr_fco.errors import ClientError, ConfigurationError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors, Uplink
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
@@ -281,7 +281,7 @@ class InProcessGrid(Grid):
             message.content = content if self._fresh else isolated(content)
             reply: Any = self.client_app(message, context)
             if reply is not None and not isinstance(reply, Message):
-                raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
+                raise TypeError(f"the ClientApp returned {of_type(reply)}; expected a Message")
         except (Exception, SystemExit) as error:
             # Who does not say what its table is has none; an error in loading it comes with its task again.
             if self.raise_errors and about.message_type not in (TABLE, NAMES_ONLY):

@@ -29,7 +29,7 @@ from flwr_fco.core.files import read_text
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import is_missing, listed
-from flwr_fco.core.validation import POSITIVE, Choice
+from flwr_fco.core.validation import POSITIVE, Choice, of_type
 from flwr_fco.errors import ConfigurationError, NotInstalledError, PublicError
 
 #: Transformations of a number, and the smallest one of which each is known.
@@ -327,7 +327,7 @@ class Codebook(Choice):
         expected = {**self.columns, **self.outcome}
         has = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
         if lacks := [name for name in expected if name not in has]:
-            kind = "" if has else f": it is no table with names of columns but a {type(frame).__name__}"
+            kind = "" if has else f": it is no table with names of columns but {of_type(frame)}"
             # Excel begins a file with a byte order mark.
             alike = {f"{own}".strip("\ufeff ").casefold(): own for own in has}
             near = [f"{alike[name.casefold()]!a} for {name!r}" for name in lacks if name.casefold() in alike]

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, refusing
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import TraceRegression
@@ -744,7 +744,7 @@ class FederatedCoxRegression(Federated):
                [0.67 , 0.301,   nan]])
         """
         if not (isinstance(own, tuple | list) and len(own) == 2):
-            raise ConfigurationError(f"own is a {type(own).__name__}; expected (X, y), a site's rows and their times")
+            raise ConfigurationError(f"own is {of_type(own)}; expected (X, y), a site's rows and their times")
         rows = self._features(own[0])
         objective = self._objective(rows, self._targets(own[1]))
         # Hazards relative to a row of zeros may be no numbers.
