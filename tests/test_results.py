@@ -105,8 +105,8 @@ NO_CALLBACKS = [
     (lambda *_: {}, "returned a dict; expected True, False or None"),
     *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
     *(
-        (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned a {kind}; .* number")
-        for score, kind in ((None, "NoneType"), ("low", "str"), (np.ones(2), "ndarray"))
+        (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned {kind}; .* number")
+        for score, kind in ((None, "a NoneType"), ("low", "a str"), (np.ones(2), "an ndarray"))
         for name, more in (("certificate", {"tol": 1.0}), ("validation", {}))
     ),
 ]
