@@ -277,7 +277,8 @@ class Client:
         records_losses = type(objective).take_training_loss is not Objective.take_training_loss
         loss = objective.take_training_loss() if records_losses else None
         metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": float(loss), **up.metrics}
-        passed = {name: np.asarray(own) for name, own in objective.buffers().items() if plan.layout.passed_through}
+        held = objective.buffers() if plan.layout.passed_through else {}
+        passed = {name: np.asarray(own) for name, own in held.items()}
         up = up._replace(examples=float(examples), metrics=metrics, pass_through=passed)
         return as_it_leaves(context, number, down, memory, up, after)
 

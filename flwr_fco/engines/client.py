@@ -389,6 +389,8 @@ def _checked(method: Algorithm, found: Any) -> tuple[dict[str, Any], Moved]:
         prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
         raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
     sent, moved = found
+    if not moved.metrics and type(moved.steps) is int and (moved.elapsed is None or type(moved.elapsed) is float):
+        return sent, moved
     return sent, Moved(plain(moved.elapsed), plain(moved.steps), {n: plain(own) for n, own in moved.metrics.items()})
 
 
