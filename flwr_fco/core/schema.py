@@ -153,8 +153,8 @@ class Scales:
         largest, known = int(self._high.argmax()), self._high[self._high > 0.0]
         if not known.size or self.largest <= _FAR * (middle := float(np.median(known))):
             return ""
-        prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g}, the columns'"
-        effect = f"median is {middle:.3g}: steps of one size fit the others slowly"
+        prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g} at"
+        effect = f"{self._high_at[largest]}, the columns' median is {middle:.3g}: steps of one size fit others slowly"
         return f"{prefix} {effect}. Divide columns by numbers that are the same at all sites, or take FedNewton"
 
     def differing(self, names: Sequence[str]) -> str:
