@@ -780,9 +780,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Store what is proved, and the lines of a summary."""
         first = self._first
         path = self._path
-        rows = math.fsum(own.examples for own in sites.answers)
+        rows, many = math.fsum(own.examples for own in sites.answers), len(sites.answers)
         without = "" if self.without_ is None else f", without site {self.without_}"
-        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(sites.answers)} sites{without}"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
