@@ -250,7 +250,7 @@ def describe(
         cells = Cells(columns, names, answers)
         found += findings(cells)
         text, rows = _text(cells), _rows(cells)
-    reported = Description("\n".join([*text, *(f"- {own}" for own in found)]))
+    reported = Description("\n".join([*text, *(f"├── {own}" for own in found)]))
     vars(reported).update(rows=rows, findings=found)
     refused = "; ".join(f"{own}" for own in found if own.refused)
     if refused and stop:

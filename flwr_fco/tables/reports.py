@@ -65,7 +65,7 @@ class Reported(str):
     @classmethod
     def of(cls, title: str, about: Iterable[tuple[str, str]], tables: Sequence[str], **attributes: Any) -> Self:
         """Return a text of a title, what is said below it, and the lines of tables; with attributes."""
-        made = cls("\n".join([title, *(f"- {name}: {text}" for name, text in about), *tables]))
+        made = cls("\n".join([title, *(f"├── {name}: {text}" for name, text in about), *tables]))
         vars(made).update(attributes)
         return made
 
@@ -139,7 +139,7 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     for j, row in enumerate(rows):
         row |= own.get(j, nothing)
     shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
-    lines = [f"- {title}: {about}" for title, about in table.lines]
+    lines = [f"├── {title}: {about}" for title, about in table.lines]
     for names in (ESTIMATED, COMPARED, sites if len(sites) <= _SHOWN_SITES else ()):
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]

@@ -270,7 +270,7 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
     np.testing.assert_allclose(found, oracle.coef_, atol=1e-9)
     assert {"hazard ratio", "Hartung-Knapp lower", "site 1", "site 1 error"} <= set(table["age"])
     if lung:
-        stable = r"(?m)^(- Residual: ).*$"
+        stable = r"(?m)^(├── Residual: ).*$"
         assert re.sub(stable, r"\1", shown("hospital-survival", 1)) in re.sub(stable, r"\1", printed)
 
 
