@@ -403,15 +403,17 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
     # Of some of them the smallest eigenvalue is another one.
     if not here.size or here.size < np.count_nonzero(idle):
         return state
+    # About the levels' best values: a column of 1 and 2 is one of 0 and 1, and dummies of all levels are dependent.
+    crossed = hessian[np.ix_(levels, here)]
+    spread = hessian[np.ix_(here, here)] - crossed.T @ np.linalg.lstsq(hessian[np.ix_(levels, levels)], crossed)[0]
     if not state.units.any():
         units = np.zeros(state.units.size)
-        # Dummies of all levels depend on the intercept.
-        both = np.append(levels, here)
-        units[on[here]] = _units(hessian[np.ix_(both, both)], levels.size)
+        units[on[here]] = _units(spread, np.sqrt(hessian.diagonal()[here]))
         state = state._replace(units=units)
-    here = here[state.units[on[here]] > 0.0]
     units = state.units[on[here]]
-    spectrum = np.linalg.eigvalsh(hessian[np.ix_(here, here)] / np.outer(units, units))
+    own = units > 0.0
+    here, units = here[own], units[own]
+    spectrum = np.linalg.eigvalsh(spread[np.ix_(own, own)] / np.outer(units, units))
     smallest, largest = (float(spectrum[k]) if here.size else 0.0 for k in (0, -1))
     if state.curvature == 0.0:
         return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
@@ -434,17 +436,14 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
     return state
 
 
-def _units(hessian: Matrix, first: int) -> Vector:
-    """Return the roots of the curvatures but the first, 0 of coordinates that have none of their own beside others."""
+def _units(spread: Matrix, units: Vector) -> Vector:
+    """Return the units of coordinates, 0 of those that have no curvature of their own beside others."""
     from scipy.linalg.lapack import dpstrf
 
-    units = np.sqrt(np.diag(hessian))
     scales = np.where(units > 0.0, units, 1.0)
-    # So that these are pivots before others.
-    scales[:first] *= 0.5
-    _, order, rank, _ = dpstrf(hessian / np.outer(scales, scales), tol=_SINGULAR)
+    _, order, rank, _ = dpstrf(spread / np.outer(scales, scales), tol=_SINGULAR)
     units[order[rank:] - 1] = 0.0
-    return units[first:]
+    return units
 
 
 def _named(layout: Layout, indices: Indices) -> str:
