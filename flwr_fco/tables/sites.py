@@ -46,7 +46,7 @@ _HEAVIEST = 10.0
 #: Rows below which two sites may be the same.
 _FEWEST = 10
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
-_FAR = 1e3
+_FAR = 1e2
 #: Rounding error of a mean, relative to it.
 _ROUNDING = 1e-12
 
