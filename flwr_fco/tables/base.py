@@ -558,21 +558,21 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             check_site_rows(rows)
 
-    def _tables_at(self, grid: Any, names: Names) -> Tables:
-        """Ask the sites what their tables are."""
+    def _tables_at(self, grid: Any, names: Names, *, scales: bool = True) -> Tables:
+        """Ask the sites what their tables are; without `scales` for names alone."""
         nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
         tables = Tables(Described(names, self._names_of_classes()))
-        failed = tables.ask(grid, nodes, self._timeout)
+        failed = tables.ask(grid, nodes, self._timeout, scales=scales)
         why = [f"{self._site_of(node.site)}: {reason}" for node, reason in failed.items()]
         check_count(len(nodes) - len(failed), self.num_clients, why)
         return tables
 
-    def _columns_over(self, grid: Any, features: Any) -> tuple[list[str], int, Tables | None]:
+    def _columns_over(self, grid: Any, features: Any, *, scales: bool = True) -> tuple[list[str], int, Tables | None]:
         """Return the names of the sites' columns, how many they are, and the tables if sites were asked for them."""
         features = self.codebook.features if features is None and self.codebook is not None else features
         tables = None
         if features is None:
-            tables = self._tables_at(grid, None)
+            tables = self._tables_at(grid, None, scales=scales)
             features = tables.columns
             if features is None:
                 prefix = "no site names its columns, as arrays do not"

@@ -312,7 +312,7 @@ def _far_outcomes(cells: Cells) -> list[Finding]:
         noise = (usual**2 + float(np.delete(errors, m).max()) ** 2) / (len(values) - 1)
         # The length of a mean is too large by that of its noise.
         expected = (size**2 - mean.size * noise) / size if size > 0.0 else 0.0
-        if expected > 0.0:
+        if expected > 0.0 and values[m].any():
             along = float(values[m] @ mean) / size
             t = (along - expected) / np.sqrt(widest * (usual**2 + errors[m, 0] ** 2 + noise))
             probability = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)

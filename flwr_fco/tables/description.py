@@ -41,6 +41,8 @@ _QUARTILES = (0.25, 0.5, 0.75)
 _ROUNDED = 1.001
 #: How many times the rows of a quartile's mean a column needs: of fewer, differences of sums are single rows.
 _APART = 4
+#: As many counts as follow from rows, mean, deviation and three quartiles.
+_FEW_NUMBERS = 6
 
 
 class Facts(NamedTuple):
@@ -90,7 +92,8 @@ def description(question: Question, objective: Any) -> Answer:
     A count of rows leaves if it is 0, or no fewer than the owner's `min_rows` and `min_class_rows`; of events and
     classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Fewer repeated
     rows are none. Quartiles are means of `min_rows` rows, of four times as many at least. Where few rows lack an entry,
-    or lack it elsewhere, they are in no sum, as they are in none of a fit.
+    or lack it elsewhere, or two, they are in no sum, as they are in none of a fit. Where few rows have one of few
+    numbers, as outcomes are, the column has no other sums.
     """
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
@@ -104,20 +107,23 @@ def description(question: Question, objective: Any) -> Answer:
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
     inner, size = list(rows.T), len(rows)
     if facts.values is not None:
-        lacking = np.asarray(np.isnan([*facts.values.values()]).any(axis=0))
+        gone = np.isnan([*facts.values.values()]).sum(axis=0)
+        # Who lacks two columns are those who lack either less those who lack any.
+        kept = (gone < 2) | ((gone > 1).sum() >= most)
+        lacking = gone[kept] > 0
         size += int(lacking.sum()) if lacking.sum() >= most else 0
-        inner = [_without_few(facts.values[own.name], lacking, most) for own in facts.columns[:count]]
+        inner = [_without_few(facts.values[own.name][kept], lacking, most) for own in facts.columns[:count]]
     of_outcome = limits.min_events or limits.min_class_rows or most
     least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
-    columns = zip(facts.columns, [*inner, *ends], least, strict=True)
-    each = [_column(column, np.asarray(values, float), fewest) for column, values, fewest in columns]
+    each = [_column(*own) for own in zip(facts.columns, [*inner, *ends], least, strict=True)]
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
-    outcome, widest = _correlations(objective, rows)
+    varied = rows if most == 1 else rows * [not _is_rare(own, most) for own in rows.T]
+    outcome, widest = _correlations(objective, varied)
     if most > 1:
         # By all of its digits a correlation is a count; that with few rows of one kind is these rows' outcomes.
         outcome, widest = np.trunc(100.0 * outcome) / 100.0, math.ceil(10.0 * widest) / 10.0
-        outcome[[_is_rare(np.unique(own, return_counts=True)[1], most) for own in rows.T]] = 0.0
+        outcome *= not any(map(_is_rare, ends, least[count:]))
     numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
     numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
@@ -145,9 +151,10 @@ def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
     return np.asarray(few)
 
 
-def _is_rare(counts: NDArray[Any], least: int) -> bool:
-    """Whether a column has two numbers, and one of them in few rows."""
-    return counts.size == 2 and bool(withheld(counts, least).any())
+def _is_rare(values: Vector, least: int) -> bool:
+    """Whether few rows have one of few numbers: of these, mean, deviation and quartiles are counts."""
+    counts = np.unique(values, return_counts=True)[1]
+    return counts.size <= _FEW_NUMBERS and bool(withheld(counts, least).any())
 
 
 def repeated(rows: NDArray[Any], least: int) -> float:
@@ -177,16 +184,14 @@ def _without_few(values: Vector, lacking: NDArray[np.bool_], least: int) -> Vect
 
 def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Vector]:
     """Return `SAID` of a column, and the counts of its levels."""
-    known = np.sort(values[np.isfinite(values)])
-    entries, each = np.unique(known, return_counts=True)
+    known = np.sort(values[np.isfinite(values)].astype(np.float64))
     parts = np.bincount(known.astype(np.int64), minlength=len(column.levels)) if column.levels else known.size
     counts = np.append(parts, values.size - known.size)
     hidden = withheld(counts, least)
     said = np.array([WITHHELD if hidden[-1] else known.size, *np.zeros(5), WITHHELD])
     if column.levels:
         return said, np.where(hidden, WITHHELD, counts)[:-1].astype(np.float64)
-    # Of two numbers a mean is a count.
-    if known.size >= max(1, least) and not _is_rare(each, least):
+    if known.size >= max(1, least) and not _is_rare(known, least):
         begins = [round(q * (known.size - 1) - (least - 1) / 2) for q in _QUARTILES]
         at = np.clip(begins, 0, known.size - least)
         quartiles = [float(known[begin : begin + least].mean()) for begin in at]
@@ -195,7 +200,7 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
         wild = float(high > low and first > max(_WILD * second, _FAR * (high - low)))
         if least > 1 and known.size < _APART * least:
             low, middle, high, wild = 0.0, 0.0, 0.0, NO_QUARTILES
-        deviation = float(known.std(ddof=1)) if entries.size > 1 else 0.0
+        deviation = float(known.std(ddof=1)) if known[0] < known[-1] else 0.0
         said[1:] = [known.mean(), deviation, low, middle, high, wild]
     return said, np.zeros(0)
 
@@ -267,7 +272,8 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     if model._kind is CLASSES:
         model.classes_ = classes = np.unique(model._all_classes(classes))
         outputs = classes.size if classes.size > 2 else 1
-    names, d, asked = model._columns_over(grid, features if model.codebook is None else None)
+    # A deviation of zeros and ones is a count.
+    names, d, asked = model._columns_over(grid, features if model.codebook is None else None, scales=False)
     if asked is not None:
         asked.compare()
     names = names or [f"x{j}" for j in range(d)]

@@ -280,7 +280,6 @@ def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
         assert len(line) < 1000
         assert line.count("Disclosure: run ") == 1 or re.search(r"asked for '[^;]*\\';", line)
     quoted = re.search(r"asked for '((?:[^'\\]|\\.)*)'; (refused|sent)", lines()[0])
-    assert quoted
     assert len(quoted[1]) <= 60 * 10 + 3
     assert plain(text, 60).isprintable()
 
@@ -288,5 +287,4 @@ def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
 def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
     for content in (RecordDict(), RecordDict({PLAN: ArrayRecord()})):
         assert all(ask(grid_of(), content, kind).has_error() for kind in ("train", QUESTIONS, "evaluate"))
-    assert len(lines()) == 6
-    assert all("; refused: " in line for line in lines())
+    assert ["; refused: " in line for line in lines()] == [True] * 6

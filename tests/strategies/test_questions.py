@@ -340,8 +340,7 @@ def test_a_site_that_only_evaluates_is_compared_too(way):
 
 def reported_of_units(strategy, objectives, rounds=1, said="standard deviations differ", **options):
     """Return the warnings about units of a run."""
-    with warnings.catch_warnings(record=True) as reported:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as reported:
         run_from(strategy, objectives, rounds, **options)
     return [text for text in (f"{warning.message}" for warning in reported) if said in text]
 

@@ -342,8 +342,7 @@ def test_what_is_not_a_matter_of_units_is_not_warned_of():
     # Fewer rows than twenty say more of the rows than of the unit.
     few = pd.DataFrame(100.0 * rng.standard_normal((19, 4)), columns=NAMES)
     data.append((few, few["age"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+    with warnings.catch_warnings(action="error", category=UserWarning):
         fit_here(data)
         over_a_grid(data, lasso().set_params(num_clients=4))
         # Rows that are dealt from one table have one unit, whatever their order.
@@ -671,8 +670,7 @@ PLACES = ["Oslo", "Bergen", "Tromso", "Molde"]
 
 def described(model, sites, **options):
     """Return a Table 1, with the warnings as a text."""
-    with warnings.catch_warnings(record=True) as caught, quiet(50):
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught, quiet(50):
         table = model.describe(sites, **options)
     return table, " | ".join(str(own.message) for own in caught)
 
@@ -743,14 +741,15 @@ def test_without_a_codebook_it_is_about_the_models_columns():
         assert f"Bergen: {message}" in described(FederatedLogisticRegression(), X, y=y, stop=False)[1]
 
 
-def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones():
+@pytest.mark.parametrize(("limits", "both"), [(None, 1.0), (Disclosure(min_rows=10), 0.0)])
+def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones(limits, both):
+    """But for few rows that lack two: they are those that lack one or the other, less those that lack any."""
     sites = hospitals.study()
-    sites["Oslo"].loc[:9, "bmi"] = np.nan
-    table, _ = described(study_model(incomplete="leave out"), sites)
+    sites["Oslo"].loc[:20, "bmi"] = sites["Oslo"].loc[20:41, "age"] = np.nan
+    table, _ = described_over_a_grid(study_model(incomplete="leave out"), sites, limits)
     rows = rows_by_site(table).loc["Oslo"]
-    assert rows.loc["bmi", ["rows", "missing"]].tolist() == [400.0, 10.0]
-    assert rows.loc["died", "rows"].tolist() == [390.0, 390.0]
-    assert rows.loc["died", "count"].sum() == 390.0
+    assert [*rows.loc[["bmi", "age"], "missing"], rows.loc["age", "rows"]] == [20.0 + both, 21.0 + both, 399.0 + both]
+    assert rows.loc["died", ["rows", "count"]].sum().tolist() == [2.0 * 358.0, 358.0]
     assert "  missing" in table
 
 
@@ -790,7 +789,9 @@ def test_what_is_about_few_rows_is_withheld():
     tables = {}
     for site in ("a", "b", "c"):
         group = np.repeat(["common", "other", "few"], [150, 46, 4])
-        table = pd.DataFrame({"group": group, "age": rng.normal(60.0, 9.0, 200), "rare": [1] * 3 + [0] * 197})
+        table = pd.DataFrame(
+            {"group": group, "age": rng.normal(60.0, 9.0, 200), "rare": [2] * 3 + [1] * 60 + [0] * 137}
+        )
         tables[site] = table.assign(died=rng.integers(0, 2, 200))
     tables["a"].loc[:1, "age"] = np.nan
     named = {"group": Column(levels=["common", "other", "few"]), "age": Column(), "rare": Column()}
@@ -818,6 +819,19 @@ def test_what_is_about_few_rows_is_withheld():
     # Of fewer than four times as many rows, quartiles less each other, or the mean, may be single rows.
     few = described_over_a_grid(model, tables, Disclosure(min_rows=50))[0].table().set_index("column").loc["age"]
     assert few[["mean", "median"]].isna().to_numpy().tolist() == [[False, True], [False, False], [False, False]]
+
+
+def test_where_outcomes_of_a_kind_are_few_nothing_says_which_rows_have_them(caplog):
+    """And the site does not look odd because of it."""
+    X, _ = in_two(hospitals.study())
+    sites = {site: (own, np.arange(len(own)) < 3 if site == "Oslo" else own["age"] > 60.0) for site, own in X.items()}
+    spied = []
+    spy = altering(0, "outcome", lambda vectors, _: spied.extend(vectors["outcome"]))
+    _, said = described_over_a_grid(FederatedLogisticRegression(), sites, Disclosure(min_rows=5), grid=spy)
+    assert {*spied} == {0.0}
+    assert "outcome" not in said
+    # The deviation of a column of zeros and ones is a count.
+    assert ("query.names" in caplog.text, "deviations" in caplog.text) == (True, False)
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ def odd(app, fault, rounds=range(1, 999), kind="train", grid=Faulty):
 
 def played(strategy, grid, rounds):
     """Return the result of a run, and its warnings."""
-    with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with grid.identity(), quiet(50), warnings.catch_warnings(record=True, action="always") as said:
         result = strategy.start(grid, start_arrays(), rounds)
     return result, [f"{each.message}" for each in said]
 
