@@ -305,15 +305,20 @@ class CompositeStrategy(Options):
         """Refuse Flower's strategies for differential privacy around this one, whatever the grid.
 
         They clip what clients reply and leave no trace in what they pass on: nothing but the caller shows them. Other
-        strategies around this one, and loops that call it, are as good as `start`.
+        strategies around this one, and loops that call it, are as good as `start`. Their noise is that of the mean of
+        the clients' models, which nothing may make larger.
         """
-        while frame is not None and frame.f_code.co_name == "configure_train" and not self._unmodified:
+        own: Any = self
+        slow = self._unmodified and isinstance(own.server_lr, float) and own.server_lr <= 1.0
+        fits = slow and not own.server_momentum and self.aggregation == "mean"
+        while frame is not None and frame.f_code.co_name == "configure_train" and not fits:
             for kind in type(frame.f_locals.get("self")).__mro__:
                 if kind.__module__.startswith("flwr.") and kind.__name__.startswith("DifferentialPrivacy"):
                     raise ConfigurationError(
-                        f"{kind.__name__} clips differences of models, and the clients of {type(self).__name__} send "
-                        "increments of a dual: its differential-privacy claim would be void. Give "
-                        f'{type(self).__name__} privacy=GaussianDP(...), or clients of FedAvg and client="unmodified"'
+                        f"{kind.__name__} clips differences of models and adds the noise of their mean: around "
+                        f"{type(self).__name__} its differential-privacy claim would be void. Give it "
+                        'privacy=GaussianDP(...), or clients of FedAvg, client="unmodified", aggregation="mean", '
+                        "server_momentum=0.0 and a server_lr of at most 1.0"
                     )
             frame = frame.f_back
 

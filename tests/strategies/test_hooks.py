@@ -232,7 +232,9 @@ def test_flowers_privacy_wrappers_do_as_around_fed_avg_or_are_refused(name):
 
     ours, theirs = map(models, (FedDualAvg(**DENSE), FedAvg(fraction_evaluate=0.0)))
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
-    refused("privacy claim", models, FedDualAvg(**DENSE, density=Density(0.3, rounds=2)))
+    wrong = {"density": Density(0.3, rounds=2), "server_lr": 2.0, "server_momentum": 0.5, "aggregation": "median"}
+    for option, value in wrong.items():
+        refused("privacy claim", models, FedDualAvg(**DENSE, **{option: value}))
 
 
 class Hooked(FedDualAvg):
