@@ -183,11 +183,8 @@ def banded_sensitivity(rounds: int, separation: int, bands: int) -> float:
     >>> banded_sensitivity(5, 5, 1), banded_sensitivity(4, 1, 1)
     (1.0, 2.0)
     """
-    sums = np.zeros(rounds)
-    c = square_root_coefficients(min(bands, rounds))
-    for begin in range(0, rounds, separation):
-        part = c[: rounds - begin]
-        sums[begin : begin + part.size] += part
+    takes_part = np.arange(rounds) % separation == 0
+    sums = np.convolve(takes_part, square_root_coefficients(min(bands, rounds)))[:rounds]
     return math.sqrt(math.fsum((sums * sums).tolist()))
 
 
@@ -332,8 +329,7 @@ class Accountant(NamedTuple):
         while low > _LEAST_NOISE and self.epsilon(low, rounds, delta) <= target_epsilon:
             low, high = 0.5 * low, low
         while self.epsilon(high, rounds, delta) > target_epsilon:
-            low = high
-            high = 2.0 * high
+            low, high = high, 2.0 * high
             if high > 1e7:
                 raise ConfigurationError(
                     f"target_epsilon={target_epsilon:g} at delta={delta:g} is out of reach in {rounds} rounds; "
@@ -445,10 +441,8 @@ class PrivateMean:
         if privacy.delta * len(order) >= 1.0:
             text = "delta=%g is that of publishing one of %s clients' data whole; expected less than %g"
             logger.warning(text, privacy.delta, len(order), 1.0 / len(order))
-        if privacy.noise_seed is None:
-            secrets.SystemRandom().shuffle(order)
-        else:
-            np.random.default_rng([privacy.noise_seed, 2]).shuffle(order)
+        seed: Any = privacy.noise_seed
+        (secrets.SystemRandom() if seed is None else np.random.default_rng([seed, 2])).shuffle(order)
         share = accountant.sampling if privacy.noise == "independent" else 1.0 / accountant.separation
         self.rounds, self.order, self.multiplier = rounds, order, self._multiplier_for(rounds)
         self.denominator = share * (privacy.clients or len(order))
@@ -462,8 +456,7 @@ class PrivateMean:
     def _uniforms(self, count: int) -> Vector:
         if self.privacy.noise_seed is not None:
             return np.random.default_rng([self.privacy.noise_seed, 3, self.round]).random(count)
-        words = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
-        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return np.array([secrets.SystemRandom().random() for _ in range(count)])
 
     def _draw(self) -> Vector:
         if self.privacy.noise_seed is None:
@@ -510,15 +503,15 @@ class PrivateMean:
         self._asked = None
         return Uplink({"increment": mean}, self._elapsed, self._steps, weight=1.0, examples=1.0)
 
-    def epsilon(self) -> float:
-        """Return epsilon after the rounds so far, at the privacy's delta; infinite if anybody can draw the noise."""
+    def epsilon(self, multiplier: float, rounds: int) -> float:
+        """Return epsilon after some rounds, at the privacy's delta; infinite if anybody can draw the noise."""
         if self.privacy.noise_seed is not None:
             return math.inf
-        return self.accountant.epsilon(self.multiplier, self.round, self.privacy.delta)
+        return self.accountant.epsilon(multiplier, rounds, self.privacy.delta)
 
     def metrics(self) -> dict[str, float | int]:
         """Return what has been spent."""
-        spent: dict[str, float | int] = {"epsilon": self.epsilon(), "delta": self.privacy.delta}
+        spent: dict[str, float] = {"epsilon": self.epsilon(self.multiplier, self.round), "delta": self.privacy.delta}
         return spent if self.privacy.noise_seed is None else {**spent, "not-private": 1}
 
     def describe(self, num_rounds: int | None) -> list[tuple[str, str]]:
@@ -530,9 +523,8 @@ class PrivateMean:
         lines = [("Privacy", f"{privacy!r}, {who}")]
         if rounds := self.rounds or privacy.rounds or num_rounds:
             multiplier = self.multiplier or self._multiplier_for(rounds)
-            epsilon = accountant.epsilon(multiplier, rounds, privacy.delta)
-            text = f"({epsilon:.4g}, {privacy.delta:g}) after {rounds} rounds, noise multiplier {multiplier:.4g}"
-            lines.append(("Epsilon, delta", text))
+            cost = f"({self.epsilon(multiplier, rounds):.4g}, {privacy.delta:g}) after {rounds} rounds"
+            lines.append(("Epsilon, delta", f"{cost}, noise multiplier {multiplier:.4g}"))
         if privacy.noise_seed is not None:
             logger.warning("noise_seed=%s: this run is NOT private, for anybody can draw its noise", privacy.noise_seed)
             lines.append(("NOT PRIVATE", f"noise_seed={privacy.noise_seed}"))
