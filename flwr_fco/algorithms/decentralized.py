@@ -150,17 +150,9 @@ class DecentralizedDualAveraging(Algorithm):
         state = with_rows(state, mixing.shape[0])
         normalize = self.normalize_local_work
         increments, moves, elapsed = graph.increments(replies, rows, normalize=normalize, moves=self._tracking)
-        # In place: these two matrices are our own.
-        if server_lr != 1.0:
-            increments *= server_lr
-        increments += state.dual
-        dual = mixing @ increments
+        dual = mixing @ (state.dual + server_lr * increments)
         time = mixing @ (state.elapsed + server_lr * elapsed)
-        trackers = state.trackers
-        if self._tracking:
-            moves -= mixing @ moves
-            moves += trackers
-            trackers = moves
+        trackers = moves - mixing @ moves + state.trackers if self._tracking else state.trackers
         return state._replace(dual=dual, elapsed=time, trackers=trackers, round=state.round + 1)
 
     def retrieve(self, problem: Problem, state: GraphState) -> Vector:

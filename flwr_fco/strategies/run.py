@@ -70,7 +70,7 @@ class Run:
     ledger : Ledger or None
         The clients' memories, of a method whose clients remember something.
     roll : Ledger or None
-        Who must answer, and has not: the ledger, or one without memories of a method that needs everyone.
+        Who must answer, and has not: the ledger, or one without memories on a graph, or where everyone is needed.
     graph : Graph or None
         The communication graph.
     tables : Tables
@@ -142,7 +142,7 @@ class Run:
         max_bytes = getattr(options, "client_state", choices.Ledger()).max_bytes
         kept = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
         self.ledger = kept if self.method.memory else None
-        self.roll = kept if self.ledger or self.method.reads == "everyone" else None
+        self.roll = kept if self.ledger or self.graph or self.method.reads == "everyone" else None
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.setting_of(self.given, None)
@@ -317,9 +317,10 @@ class Run:
         self.changing = False
 
     def change_graph(self) -> None:
-        """Let the graph, if there is one, and the method follow who is connected."""
-        if (graph := self.graph) is not None:
-            self.change(lambda: Change(None, math.nan, graph.notice(self.nodes.ordered)))
+        """Let the graph, if there is one, and the method follow who is connected, and answers."""
+        if (graph := self.graph) is not None and self.roll is not None:
+            here = self.roll.there(self.nodes.ordered, self.options.participation.evict_after)
+            self.change(lambda: Change(None, math.nan, graph.notice(here)))
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""

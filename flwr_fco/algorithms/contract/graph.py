@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Vector
@@ -87,10 +88,11 @@ class Graph:
                 logger.info("The graph: %s", self.topology)
             self.rows = {node.key: row for row, node in enumerate(connected)}
         present = {self.rows[node.key] for node in connected if node.key in self.rows}
-        left = sorted(set(self.rows.values()) - present - self.gone)
-        for row in left:
-            logger.warning("node %s of the graph has left", row)
-        self.gone = set(self.rows.values()) - present
+        before, self.gone = self.gone, set(self.rows.values()) - present
+        if left := sorted(self.gone - before):
+            parts = connected_components(self.here(self.here(self.of_size(len(self.rows)).mixing).T))[0]
+            apart = f"; the others are {parts} parts without an edge between them, and never agree" if parts > 1 else ""
+            logger.warning("nodes %s of the graph have left, or do not answer%s", left, apart)
         return left
 
     def members(self, nodes: Sequence[Node]) -> list[Node]:
@@ -156,9 +158,8 @@ class Graph:
         moves : bool, default False
             Whether to compute the moves; otherwise they are zeros.
         """
-        assert self.topology is not None
         uplinks = list(uplinks)
-        shape = (self.topology.num_nodes, uplinks[0].vectors["increment"].size)
+        shape = (self.of_size(len(uplinks)).num_nodes, uplinks[0].vectors["increment"].size)
         increments = np.zeros(shape)
         moved = np.zeros(shape)
         elapsed = np.zeros(shape[0])
