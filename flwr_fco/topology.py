@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
@@ -164,7 +163,7 @@ def _objection(mixing: Matrix) -> str:
     worst = int(np.abs(sums - 1.0).argmax())
     if abs(sums[worst] - 1.0) > TOLERANCE * len(mixing):
         return f"is not doubly stochastic: the weights of node {worst} sum to {sums[worst]:.12g}. {instead}"
-    count, labels = connected_components(csr_array(mixing > 0.0), directed=False)
+    count, labels = connected_components(mixing > 0.0)
     if count > 1:
         parts = "; ".join(", ".join(map(str, np.flatnonzero(labels == part)[:6])) for part in range(min(count, 4)))
         return f"is of {count} parts ({parts}) that are not connected and would never agree. Add edges between them"
@@ -284,7 +283,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     ----------
     graph : networkx.Graph
         Or any object with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted if
-        they can be sorted. Directions, weights and self-loops are ignored.
+        they can be sorted; texts of numbers, as of files, as numbers. Directions, weights and self-loops are ignored.
     name : str, default "graph"
         The topology's name.
 
@@ -300,8 +299,9 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     6
     """
     nodes = list(graph.nodes)
-    with suppress(TypeError):  # Numbers beside texts have no order.
-        nodes = sorted(nodes)
+    for order in (None, int):
+        with suppress(TypeError, ValueError):  # Numbers beside texts have no order.
+            nodes = sorted(nodes, key=order)
     number = {node: m for m, node in enumerate(nodes)}
     pairs = [(number[edge[0]], number[edge[1]]) for edge in graph.edges]
     return from_edges([(i, j) for i, j in pairs if i != j], len(nodes), name)
