@@ -152,7 +152,8 @@ def minimise(
     Raises
     ------
     ConfigurationError
-        If f is not smooth and has no `minimiser`, the problem has no unique minimiser, or no gap is known.
+        If f is not smooth, or a saddle function, and has no `minimiser`, the problem has no unique minimiser, or no
+        gap is known.
 
     Examples
     --------
@@ -170,10 +171,11 @@ def minimise(
     if objective.minimiser is not None:
         minimum: Minimum = objective.minimiser(pull, penalty, start, work, duality)
         return minimum
-    if not objective.smooth:
+    if not objective.smooth or objective.ascends is not None:
+        kind, other = ("not smooth", "LocalSGD") if objective.ascends is None else ("a saddle function", "FeDualEx")
         raise ConfigurationError(
-            f"{type(objective).__name__} is not smooth, and has no method minimiser(pull, penalty, start, work, "
-            "duality). Give it one, or take a strategy whose clients take (sub)gradient steps, such as LocalSGD"
+            f"{type(objective).__name__} is {kind}, and has no method minimiser(pull, penalty, start, work, duality). "
+            f"Give it one, or take a strategy whose clients take (sub)gradient steps, such as {other}"
         )
     modulus, squares, axes = _facts(objective)
     convexity = max(0.0, modulus + penalty)

@@ -79,7 +79,7 @@ class TorchObjective(Objective):
         Shell patterns of the arrays that the regularizer acts on; in a run the server's patterns apply.
     maximize : str or sequence of str, optional
         Shell patterns of the parameters that ascend: the objective is then a saddle function, and its "gradient" the
-        operator (grad_x f, -grad_y f). For a perturbation that a model is trained against.
+        operator (grad_x f, -grad_y f), which nobody minimises. For a perturbation that a model is trained against.
     scores : callable, optional
         ``(model, batch) -> mapping`` of further metrics of an evaluation, as means over the batch; ``"loss"`` is there.
     collate : callable, optional

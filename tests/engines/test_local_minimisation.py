@@ -100,8 +100,7 @@ def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
     tolerance = 1e-6 if kind == "gradients" else 1e-11
     found = minimise(loss, Minimise(tolerance=tolerance), shift=0.1 * shift, center=center, penalty=0.5)
     norm = np.linalg.norm(loss.gradient(found.point) - 0.1 * shift + 0.5 * (found.point - center))
-    assert found.reached
-    assert found.gradient_norm == pytest.approx(norm, rel=0.1, abs=1e-14)
+    assert (found.reached, found.gradient_norm) == (True, pytest.approx(norm, rel=0.1, abs=1e-14))
     assert found.gradient_norm <= tolerance
     expected = found.gradient_norm**2 / (2 * (loss.strong_convexity() + 0.5))
     assert found.gap == pytest.approx(expected, rel=1e-6, abs=0.0)
@@ -187,6 +186,8 @@ def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
     assert (found.gradient_evaluations, found.gap, found.reached) == (1, 1e-10, True)
     loss.minimiser = None
     refused(r"Distance is not smooth, .*minimiser\(pull, .*LocalSGD", minimise, loss)
+    game = type("Game", (Quadratic,), {"ascends": slice(1, None)})(np.eye(2), np.ones(2))
+    refused("Game is a saddle function, .*FeDualEx", minimise, game)
 
 
 @pytest.mark.parametrize("seed", range(3, 6))
