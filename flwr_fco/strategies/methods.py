@@ -7,6 +7,7 @@ minimise (FedDR, DualFL), and proximal Newton.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import ClassVar, Literal
@@ -627,7 +628,7 @@ class DualFL(MinimiseStrategy):
         otherwise 0, which needs no constant and gives O(1/n^2). ``"auto"``: nu / (L + alpha) with the largest L that
         the clients report; 0 if a loss does not know its L.
     smoothness : float, optional
-        L, of all clients' losses; only for the default of `rho`.
+        L, of all clients' losses; only for `rho`, in the place of what they report.
     alpha : float, default 0.0
         Weight of the term alpha/2 ||x||^2, which makes the losses strongly convex; the limit is then the minimiser of
         the regularized problem.
@@ -668,8 +669,8 @@ class DualFL(MinimiseStrategy):
         if self.nu is None:
             self.nu = self.alpha or 0.01
         if self.rho is None:
-            known = self.smoothness is not None and self.nu != AUTO
-            self.rho = float(self.nu) / (float(self.smoothness or 0.0) + self.alpha) if known else 0.0
+            steepest = (self.smoothness or math.inf) + self.alpha
+            self.rho = float(self.nu) / steepest if self.nu != AUTO else AUTO if self.smoothness else 0.0
         next_momentum(1.0, AUTOMATIC["rho"] if self.rho == AUTO else float(self.rho))
 
 

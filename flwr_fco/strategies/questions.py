@@ -244,14 +244,15 @@ def _of_dual_fl(options: Any, work: Any, facts: LossFacts) -> dict[str, tuple[fl
         If some loss is not strongly convex and alpha is 0.
     """
     whole = facts.convexity + options.alpha
-    if not whole > 0.0:
+    if options.nu == "auto" and not whole > 0.0:
         raise ConfigurationError(
             "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by hand"
         )
     gap = isinstance(work, Minimise) and work.rule == "gap"
     nu = (0.9 * whole if gap else whole) if options.nu == "auto" else float(options.nu)
+    smoothness = options.smoothness or (math.inf if facts.probed else facts.smoothness)
     # If all report 0, which contradicts strong convexity, `curvature` raises the error.
-    rho = 0.0 if facts.probed else min(nu / (facts.smoothness + options.alpha or facts.curvature), 0.999)
+    rho = min(nu / (smoothness + options.alpha or facts.curvature), 0.999)
     return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
 

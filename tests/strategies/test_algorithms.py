@@ -154,9 +154,8 @@ def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
 
 
 def test_dual_fl_takes_its_constants_from_theory():
-    assert (DualFL(nu=0.1, smoothness=2.0).rho, DualFL(nu=0.1).rho) == (0.05, 0.0)
-    strategy = DualFL(alpha=0.1, smoothness=0.9)
-    assert (strategy.nu, strategy.rho) == (0.1, pytest.approx(0.1))
+    made = DualFL(nu=0.1, smoothness=2.0), DualFL(nu=0.1), DualFL(alpha=0.1, smoothness=0.9)
+    assert [(strategy.nu, strategy.rho) for strategy in made] == [(0.1, 0.05), (0.1, 0.0), (0.1, pytest.approx(0.1))]
 
 
 TOLERANCES = {"sublinear": lambda n: 1.0 / (5 * 0.05 * (n + 1) ** 4.5)}

@@ -108,12 +108,10 @@ def test_an_unknown_constant_is_probed():
 
     features = np.random.default_rng(0).normal(size=(20, 3)) * [3.0, 1.0, 0.5]
     known, unknown = fco.LeastSquares(features, np.ones(20)), Own(features, np.ones(20))
-    found = smoothness(unknown)
-    assert found["probed"] == 1.0
-    assert found["l2"] == pytest.approx(known.lipschitz(), rel=1e-3)
-    assert found["l1"] == found["l2"]
-    assert smoothness(known)["probed"] == 0.0
-    assert smoothness(known)["convexity"] == known.strong_convexity()
+    probed, found = smoothness(unknown), smoothness(known)
+    assert probed["l2"] == pytest.approx(known.lipschitz(), rel=1e-3)
+    assert (probed["probed"], probed["l1"]) == (1.0, probed["l2"])
+    assert (found["probed"], found["convexity"]) == (0.0, known.strong_convexity())
 
 
 def test_counts_have_the_smoothness_of_the_rates_that_are_to_be_fitted():
@@ -121,8 +119,8 @@ def test_counts_have_the_smoothness_of_the_rates_that_are_to_be_fitted():
     counts = np.array([0.0, 9.0, 1.0])
     features = np.array([[1.0], [2.0], [1e6]])
     objective = fco.Poisson(features, counts, intercept=False)
-    assert smoothness(objective, batch_size=1)["l2"] == pytest.approx(1e12)
-    assert smoothness(objective)["l2"] == pytest.approx((1.0 + 36.0 + 1e12) / 3)
+    found = [smoothness(objective, size)["l2"] for size in (1, 0)]
+    assert found == pytest.approx([1e12, (1.0 + 36.0 + 1e12) / 3])
     few = fco.Poisson(features[:2], counts[:2], intercept=False, sample_weight=[1.0, 3.0])
     assert smoothness(few, batch_size=1)["l2"] == pytest.approx(1.5 * 36.0)
 
@@ -178,14 +176,20 @@ def test_the_rate_is_theorys(kind, options, constant):
     assert found.options.client_lr == "auto"
 
 
-def test_dual_fl_on_losses_that_are_not_smooth():
-    objectives = [Distance(np.random.default_rng(m).normal(size=3), l2=0.2) for m in range(3)]
-    start = {"coefficients": np.zeros(3)}
-    strategy = fco.DualFL(nu="auto", rho="auto", work=fco.Minimise(rule="gap", tolerance=1e-6))
-    run(strategy, objectives, 1, start=start)
-    assert run_of(strategy).chosen["nu"] == pytest.approx(0.18)
-    assert run_of(strategy).chosen["rho"] == 0.0
-    refused("as those of a loss with kinks do", run, FedDualAvg(client_lr="auto"), objectives, 1, start=start)
+def test_dual_fl_asks_for_the_constants_that_it_is_not_given():
+    kinks = [Distance(np.random.default_rng(m).normal(size=3), l2=0.2) for m in range(3)]
+    # Of fewer rows than columns: not strongly convex.
+    flat = objectives_of(sizes=(2, 2))
+    for objectives, given, chosen in (
+        (flat, {"nu": 0.05, "rho": "auto"}, {"rho": 0.05 / max(f.lipschitz() for f in flat)}),
+        (flat, {"nu": "auto", "alpha": 0.1, "smoothness": 9.9}, {"nu": 0.1, "rho": 0.01}),
+        (kinks, {"nu": "auto", "rho": "auto", "work": fco.Minimise(1e-6, "gap")}, {"nu": 0.18, "rho": 0.0}),
+    ):
+        strategy = fco.DualFL(**given)
+        start = objectives[0].layout.unflatten(np.zeros(objectives[0].layout.size))
+        run(strategy, objectives, 1, start=start)
+        assert run_of(strategy).chosen == pytest.approx(chosen)
+    refused("as those of a loss with kinks do", run, FedDualAvg(client_lr="auto"), kinks, 1, start=start)
 
 
 @pytest.mark.parametrize("lie", [{"l2": 1e12}, {"l2": 1e-12}, {"l2": -5.0}, {"num-examples": 10**9}], ids=str)
