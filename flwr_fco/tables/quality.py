@@ -231,7 +231,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
                 bins = _binned(reported, edges[merged - 1 :: merged])
                 break
         else:
-            withheld = "withheld by a site, whose owner allows no bin of so few rows, or a site has not answered"
+            withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
     of_sites: list[dict[str, Any]] = [
         {"site": site_of(own, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
         | _overall(model, [own])
@@ -420,9 +420,9 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     shapes = dict.fromkeys(("risk", "events"), (2 * ends.size,)) | {"test": (3,)}
     request = Request("curves", numbers, ("reported",), shapes, check=_check_curves)
     answers = questions.ask(run, request, np.zeros(run.problem.layout.size))
-    why = [f"partition {own.partition} keeps sums of so few rows" for own in answers if not own.numbers["reported"]]
+    why = [f"partition {own.partition} keeps its sums" for own in answers if not own.numbers["reported"]]
     if why := [*why, *reasons_of(run)]:
-        advice = "Ask for fewer times, at which the sites have as many rows as their owners' limits ask for"
+        advice = "Ask for times between which sites have as many rows as owners allow, and no others in the same run"
         raise ConfigurationError(f"the sites' survival is not known: {'; '.join(why)}. {advice}")
     risk, events = (np.sum([own.vectors[name].reshape(2, -1) for own in answers], 0) for name in ("risk", "events"))
     rows = list[dict[str, Any]]()

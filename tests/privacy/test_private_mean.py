@@ -237,10 +237,7 @@ def test_a_client_is_asked_again_after_b_rounds_and_not_before():
 
 def test_poisson_sampling_takes_each_client_by_itself():
     mean = Mean(0.2, 400, noise="independent")
-    counts = []
-    for _ in range(400):
-        counts.append(len(mean.asks(nodes_of(50))))
-        mean.increment()
+    counts = [(len(mean.asks(nodes_of(50))), mean.increment())[0] for _ in range(400)]
     assert np.mean(counts) == pytest.approx(10.0, abs=6 * math.sqrt(8.0 / 400))
     assert np.var(counts) == pytest.approx(8.0, rel=0.45)
     assert mean.denominator == pytest.approx(10.0)
