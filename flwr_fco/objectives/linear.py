@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Literal, Self, TypedDict, Unpack
@@ -363,15 +363,15 @@ class Linear(Objective):
 
     def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the Hessian at `w` on some coordinates, with the curvature of a link."""
-        outputs = link.outputs
-        column, output = np.divmod(indices, outputs)
-        own = [np.flatnonzero(output == c) for c in range(outputs)]
-        products: dict[tuple[int, int], Any] = {(a, c): 0.0 for c in range(outputs) for a in range(c + 1)}
+        column, output = np.divmod(indices, link.outputs)
+        own = {c: np.flatnonzero(output == c) for c in np.unique(output).tolist()}
+        products: dict[tuple[int, int], Any] = {(a, c): 0.0 for c in own for a in own if a <= c}
         for rows, block in self._blocks(least=_TOGETHER):
-            curved = self._curvatures(link, self._shifted(self._product(block, w), rows), rows)
-            taken = [design.columns_of(block, column[at]) for at in own]
-            for a, c in products:
-                products[a, c] += design.product_of(taken[a], curved[:, a, c], taken[c])
+            taken = {c: design.columns_of(block, column[at]) for c, at in own.items()}
+            scores = self._shifted(self._product(block, w), rows)
+            for c, curved in zip(own, self._curvatures(link, scores, rows, own), strict=True):
+                for a in (a for a in own if a <= c):
+                    products[a, c] += design.product_of(taken[a], curved[:, a], taken[c])
         hessian = np.empty((indices.size, indices.size))
         for (a, c), product in products.items():
             hessian[np.ix_(own[a], own[c])] = product
@@ -380,15 +380,16 @@ class Linear(Objective):
         hessian[ridged, ridged] += self.l2
         return hessian
 
-    def _curvatures(self, link: Formulas, scores: Scores, rows: Any) -> NDArray[np.float64]:
-        """Return the second derivatives of the mean loss by the scores of some rows, shape (b, outputs, outputs)."""
-        outputs = link.outputs
-        curved = np.empty((len(scores), outputs, outputs))
-        for c in range(outputs):
+    def _curvatures(
+        self, link: Formulas, scores: Scores, rows: Any, some: Iterable[int]
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield the second derivatives of the mean loss by some outputs' scores and all, shape (b, outputs) each."""
+        # One output at a time: of 1,000 classes all pairs would be 26 GB.
+        for c in some:
             unit = np.zeros_like(scores)
-            unit.reshape(-1, outputs)[:, c] = 1.0
-            curved[:, :, c] = link.curvature(scores, self.targets[rows], unit).reshape(-1, outputs)
-        return self._weighted(curved, rows) / self.num_examples
+            unit.reshape(-1, link.outputs)[:, c] = 1.0
+            curved = self._weighted(link.curvature(scores, self.targets[rows], unit), rows) / self.num_examples
+            yield curved.reshape(-1, link.outputs)
 
     def row_gradients(self, w: Vector) -> NDArray[np.float64]:
         """Return the gradient of each row's part of the loss, shape (n, layout.size).
@@ -687,7 +688,8 @@ class _LinearLine(Line):
             # Its second derivatives are by all scores: one of each row says nothing.
             return super().diagonal(step)
         scores = self.scores + step * self.change
-        each = model._curvatures(model.link, scores, slice(None)).diagonal(axis1=1, axis2=2).reshape(scores.shape)
+        curved = model._curvatures(model.link, scores, slice(None), range(model.link.outputs))
+        each = np.column_stack([own[:, c] for c, own in enumerate(curved)]).reshape(scores.shape)
         diagonal = np.zeros(self.w.size)
         for rows, block in model._blocks():
             model._add_product(block**2, each[rows], diagonal)

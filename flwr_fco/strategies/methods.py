@@ -701,7 +701,7 @@ class FedNewton(CompositeStrategy):
         Duality gap, or residual, at which the run ends.
     hessian : {"block", "none"}, default "block"
         ``"none"``: clients send no second derivatives. Proximal quasi-Newton steps take the place of Newton steps, with
-        the same certificate, in some tens to hundreds of rounds.
+        the same certificate, in some tens to hundreds of rounds. Blocks of 1,000 classes take minutes and gigabytes.
     strengths : Strengths, optional
         Solve for a path of strengths of the regularizer, and its cross-validation, in the rounds of the hardest of
         them; the strength of `regularizer` is ignored. :func:`flwr_fco.fit_path` returns all models of it.

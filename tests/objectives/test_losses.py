@@ -196,8 +196,7 @@ def partial_likelihood(eta, times, events, ties="efron", entry=None, strata=None
     for stratum in np.unique(strata):
         for t in np.unique(times[(events == 1) & (strata == stratum)]):
             dead = (times == t) & (events == 1) & (strata == stratum)
-            at_risk = (times >= t) & (entry < t) & (strata == stratum)
-            risk = (v * np.exp(eta))[at_risk].sum()
+            risk = (v * np.exp(eta))[(times >= t) & (entry < t) & (strata == stratum)].sum()
             own = (v * np.exp(eta))[dead].sum()
             d = dead.sum()
             gone = np.arange(d) / d * own if ties == "efron" else np.zeros(d)
@@ -269,6 +268,11 @@ def test_late_entries_cost_no_digits():
     assert CoxRegression(X, rounded, events, entry=entry * 0.3).gradient(w) == pytest.approx(
         objective.gradient(w), 1e-12
     )
+
+
+def test_a_block_of_many_classes_takes_no_memory_for_their_pairs():
+    objective = MultinomialLogistic(np.ones((128, 1)), np.arange(128), num_classes=10_000)
+    assert objective.hessian_block(np.zeros(20_000), np.array([7])) == pytest.approx([1e-4 * (1.0 - 1e-4)])
 
 
 def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
