@@ -20,6 +20,8 @@ _LETTERS = 60
 #: steps of one size do not bridge.
 _UNITS = 5.0
 _FAR = 100.0
+#: A rate times a squared deviation that is twice what a logistic loss bears at 0; squares bear an eighth of that.
+_LONG = 16.0
 
 
 def names_of(given: Any) -> Names:
@@ -140,22 +142,29 @@ class Scales:
         """The largest of all columns."""
         return float(self._high.max())
 
-    def apart(self, names: Sequence[str]) -> str:
-        """Return in words that the largest column has 100 times the median deviation; empty if it has not.
+    def apart(self, names: Sequence[str], rate: float) -> str:
+        """Return in words that the largest column has 100 times the median deviation, or what steps are too long for.
 
-        Beside the median, as the smallest may be that of a column that is nearly always 0, in the same units.
+        Beside the median, as the smallest may be that of a column that is nearly always 0, in the same units. Losses of
+        bounded gradients, as the logistic one, do not diverge where steps are far too long.
 
         Parameters
         ----------
         names : sequence of str, length d
             Names of the columns.
+        rate : float
+            The clients' step size, 0 if it is not known.
         """
         largest, known = int(self._high.argmax()), self._high[self._high > 0.0]
-        if not known.size or self.largest <= _FAR * (middle := float(np.median(known))):
+        middle = float(np.median(known)) if known.size else 0.0
+        long = rate * self.largest**2 > _LONG
+        if not long and self.largest <= _FAR * middle:
             return ""
         prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g} at"
-        effect = f"{self._high_at[largest]}, the columns' median is {middle:.3g}: steps of one size fit others slowly"
-        return f"{prefix} {effect}. Divide columns by numbers that are the same at all sites, or take FedNewton"
+        effect = f"{self._high_at[largest]}, the columns' median is {middle:.3g}: steps of "
+        effect += f"client_lr={rate:g} are far too long" if long else "one size fit others slowly"
+        advice = "same at all sites, or take " + 'client_lr="auto" or ' * long + "FedNewton"
+        return f"{prefix} {effect}. Divide columns by numbers that are the {advice}"
 
     def differing(self, names: Sequence[str]) -> str:
         """Return in words which columns differ more than 5 times between sites, each once; empty if none do.

@@ -237,7 +237,7 @@ class Tables:
         if shape and asks and any(node.key not in self._said for node in nodes):
             # Deviations have no noise: a private run asks for names only.
             self.ask(run.grid, nodes, run.timeout, scales=run.privacy is None)
-            self.compare(hasattr(run.options, "client_lr") and isinstance(run.problem.h, Euclidean))
+            self.compare(getattr(run.options, "client_lr", None) if isinstance(run.problem.h, Euclidean) else None)
         self._looked |= {*nodes} if asks else set()
 
     def ask(self, grid: Any, nodes: Sequence[Node], timeout: float, *, scales: bool = True) -> dict[Node, str]:
@@ -271,13 +271,13 @@ class Tables:
             self._said[node.key] = node, said._replace(deviations=None)
         return failed
 
-    def compare(self, steps: bool = False) -> None:
+    def compare(self, rate: Any = None) -> None:
         """Compare what all clients have said, and warn of columns whose scales differ as those of other units do.
 
         Parameters
         ----------
-        steps : bool, default False
-            Whether clients take steps of one size for all columns.
+        rate : float, function or "auto", optional
+            Of the clients, if they take steps of one size for all columns.
 
         Raises
         ------
@@ -288,7 +288,8 @@ class Tables:
             self._compare_names(kind)
         columns = self.own.columns or self.columns
         known = columns if columns and len(columns) == self.scales.d else [f"column {j}" for j in range(self.scales.d)]
-        for text in filter(None, (self.scales.differing(known), self.scales.apart(known) * steps)):
+        apart = "" if rate is None else self.scales.apart(known, rate if isinstance(rate, float) else 0.0)
+        for text in filter(None, (self.scales.differing(known), apart)):
             warnings.warn(text, UserWarning, stacklevel=2)
 
     def _compare_names(self, kind: str) -> None:

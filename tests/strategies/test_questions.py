@@ -361,6 +361,8 @@ def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy
     assert ": column 2 (" in first
     named = [own.startswith("column 2 has") and "at partition 2, the" in own for own in others]
     assert named == [True] * (strategy is averaging)
+    large = [fco.Logistic(30.0 * own.features, own.labels) for own in losses()]
+    assert len(reported_of_units(strategy(), large, said="client_lr=0.1 are far", **WAYS[way])) == len(others)
 
 
 def test_a_private_run_receives_names_only():
