@@ -105,8 +105,9 @@ class Column(Choice):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("levels", "range", "missing", "knots"):
-            # NumPy's numbers, of a table's column, are no words of a file.
-            own = tuple(each.item() if isinstance(each, np.generic) else each for each in getattr(self, name))
+            # NumPy's numbers, of a table's column, are no words of a file; and 1.0 is 1, for the digest too.
+            given = [each.item() if isinstance(each, np.generic) else each for each in getattr(self, name)]
+            own = tuple(int(each) if isinstance(each, float) and each.is_integer() else each for each in given)
             if not all(isinstance(each, str | Real) and (each == each or name != "levels") for each in own):
                 raise ConfigurationError(f"{name}={list(own)}; expected texts and numbers")
             object.__setattr__(self, name, own)
@@ -459,7 +460,7 @@ def _written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_written, value))}]"
     if isinstance(value, float):
-        return f"{value}"
+        return f"{value}".removesuffix(".0")
     # A reference may be one of NumPy's numbers.
     return json.dumps(value, ensure_ascii=False, default=np.generic.item).replace("\x7f", "\\u007f")
 

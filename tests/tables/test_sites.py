@@ -387,6 +387,7 @@ def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype):
     where = "y" if lacks == "y" else r"X\['crp'\]"
     message = rf"site 1: entries are missing \(NaN\): {where} in 2 of 40 rows\. Leave such rows out"
     refused(message, lasso().fit, *by_name(data))
+    refused(r"^entries are missing .*: X\['crp'\] in 40 of", fit_here(SITES).predict, TABLES[1].assign(crp=np.nan))
     # The server does not learn in how many, nor does a limit of the site's owner hide the column.
     message = rf"partition 1: error 2: PublicError: entries are missing \(NaN\): {where}\. Leave"
     for disclosure in (None, Disclosure(min_rows=5)):
@@ -606,6 +607,8 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
     again = Codebook.from_toml(path)
     found, expected = ((own.to_toml(), own.features, own.digest, list(own.sites)) for own in (again, book))
     assert found == expected
+    same = [Codebook({"a": Column(levels=[0, own], reference=own)}) for own in (2, 2.0, np.float64(2))]
+    assert len({(own.features, own.digest) for own in same}) == 1
 
 
 def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path):
