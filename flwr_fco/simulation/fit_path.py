@@ -31,7 +31,7 @@ from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError, RunInterrupted
 from flwr_fco.messages.arrays import model_record, model_vector
 from flwr_fco.messages.protocol import Answer
 from flwr_fco.regularizers.base import with_strength
@@ -136,9 +136,8 @@ def held_out_losses(run: Run, w: Vector, rows: dict[int | None, float]) -> dict[
         if answer.examples != (first := rows.setdefault(answer.node_id, answer.examples)):
             raise ProtocolError(f"it validates on {answer.examples:g} examples, at the first model on {first:g}")
 
-    names = ("loss", "held-out", "least")
     agreed = ("held-out", "least")
-    answers = ask(run, Request("validation", {}, names, agreed=agreed, check=check), w)
+    answers = ask(run, Request("validation", {}, ("loss", *agreed), agreed=agreed, check=check), w)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; see `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
@@ -149,11 +148,13 @@ def held_out_losses(run: Run, w: Vector, rows: dict[int | None, float]) -> dict[
     return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
 
 
-def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix:
+def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix | None:
     """Return mean, standard error and that of the difference to the smallest mean, of clients that always answered.
 
-    With a robust centre all means are that centre, those of the squares in the standard errors too.
+    With a robust centre all means are that centre, those of the squares in the standard errors too. None of no losses.
     """
+    if not losses:
+        return None
     nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
     if not nodes:
         raise ConfigurationError("no client has answered at every strength, so nothing is compared")
@@ -353,6 +354,8 @@ class StrengthPath:
         ------
         ConfigurationError
             See :func:`strength_max` and :func:`held_out_losses`; or if FedNewton has not solved all problems.
+        RunInterrupted
+            On Ctrl-C; its `result` is the path of the strengths that are done.
         """
         if self._in_one_run:
             return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
@@ -383,7 +386,10 @@ class StrengthPath:
                 if self.validate:
                     losses.append(held_out_losses(run_of(strategy), w, rows))
                 logger.info("Strength %.4g: %s not zero", strength, np.count_nonzero(w))
-            return self._result(strengths, results, _errors_of(losses, run.mean) if losses else None)
+            return self._result(strengths, results, _errors_of(losses, run.mean))
+        except RunInterrupted as stop:
+            stop.result = self._result(strengths[: len(results)], results, _errors_of(losses, run.mean))
+            raise
         finally:
             strategy.regularizer, strategy.tables = before
 
@@ -412,7 +418,7 @@ class StrengthPath:
             errors = state.held_out
             if self.cv is None:
                 losses = [held_out_losses(run, w, rows) for w in models] if self.validate else []
-                errors = _errors_of(losses, run.mean) if losses else None
+                errors = _errors_of(losses, run.mean)
             results = [replace(result, arrays=model_record(run.problem.layout, w, run.passed)) for w in models]
             return self._result(state.strengths.tolist(), results, errors, gaps)
         finally:

@@ -7,6 +7,7 @@ from sklearn.linear_model import lasso_path
 
 from flwr_fco.callbacks import Checkpoint, EarlyStopping
 from flwr_fco.client_apps import client_app
+from flwr_fco.errors import RunInterrupted
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.objectives.scikit_learn import sklearn_strength
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
@@ -25,10 +26,9 @@ def objectives_of(kind, shift=0, **options):
         rng = np.random.default_rng(10 * shift + m)
         features = rng.normal(size=(size, 5)) + 0.2
         scores = features @ [2.0, -1.0, 0.5, 0.0, 0.0] + 1.0 + 0.5 * rng.normal(size=size)
-        if kind is LeastSquares:
-            found.append(kind(features, scores, **options))
-        else:
-            found.append(kind(features, np.clip(np.round(scores), 0, 2).astype(int), num_classes=3, **options))
+        if kind is MultinomialLogistic:
+            scores, options["num_classes"] = np.clip(np.round(scores), 0, 2).astype(int), 3
+        found.append(kind(features, scores, **options))
     return found
 
 
@@ -42,19 +42,17 @@ def path_of(kind, regularizer=None, rounds=60, app=None, strategy_options=None, 
 
 def test_a_path_of_least_squares_is_scikit_learns():
     objectives = objectives_of(LeastSquares)
-    objective = objectives[0]
     stop = EarlyStopping(tol=1e-10, certificate="train/duality-gap")
     options = {"num_strengths": 5, "ratio": 0.02, "callbacks": [stop]}
     path = path_of(LeastSquares, rounds=400, strategy_options={"certificate_every": 20}, **options)
     features = np.concatenate([own.features for own in objectives])
     targets = np.concatenate([own.targets for own in objectives])
-    centred = features - features.mean(axis=0)
-    level = targets - targets.mean()
+    centred, level = (own - own.mean(axis=0) for own in (features, targets))
     alpha_max = np.abs(centred.T @ level).max() / len(targets)
     strengths = [point.strength for point in path.points]
-    assert sklearn_strength(strengths[0], objective) == pytest.approx(alpha_max * (1 + 1e-6), rel=1e-8)
+    assert sklearn_strength(strengths[0], objectives[0]) == pytest.approx(alpha_max * (1 + 1e-6), rel=1e-8)
     np.testing.assert_allclose(np.diff(np.log(strengths)), np.log(0.02) / 4, rtol=1e-9)
-    alphas = [sklearn_strength(strength, objective) for strength in strengths]
+    alphas = [sklearn_strength(strength, objectives[0]) for strength in strengths]
     _, theirs, _ = lasso_path(centred, level, alphas=alphas, tol=1e-12, max_iter=100_000)
     for point, column in zip(path.points, theirs.T, strict=True):
         np.testing.assert_allclose(point.result.arrays["coefficients"].numpy(), column, atol=2e-5)
@@ -101,8 +99,7 @@ def made_up(losses, error):
 
 def test_the_rules():
     path = made_up([5.0, 2.2, 2.0, 2.0, 3.0], 0.25)
-    assert path.best.strength == 2.5
-    assert path.one_standard_error.strength == 5.0
+    assert (path.best.strength, path.one_standard_error.strength) == (2.5, 5.0)
     assert made_up([5.0, 2.3, 2.0], 0.25).one_standard_error.strength == 2.5
     assert "smallest held-out loss 2 at 2.5" in repr(path)
     assert repr(PathResult([])) == "PathResult: 0 strengths"
@@ -129,6 +126,18 @@ def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
 def test_what_makes_no_path_is_refused(options, said):
     options = {"regularizer": L1(1.0), **options}
     refused(said, StrengthPath, FedDualAvg(regularizer=options.pop("regularizer")), **options)
+
+
+def test_an_interrupted_path_has_the_strengths_that_are_done():
+    rounds = iter(range(5))
+
+    def end(*_):
+        if next(rounds) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(RunInterrupted) as caught:
+        path_of(LeastSquares, rounds=2, strengths=[0.3, 0.2, 0.1], callbacks=[end])
+    assert [row["strength"] for row in caught.value.result.rows()] == [0.3, 0.2]
 
 
 def test_a_gradient_of_zero_at_zero_has_no_path():
