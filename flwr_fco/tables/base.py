@@ -427,7 +427,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         X, _ = reading.taken(X, self.cluster, needed=False)
         if self.codebook is not None:
             X = self.codebook.read(X)
-        return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+        try:
+            return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+        except ValueError as error:
+            missing = reading.missing_in(X, (), counted=True)
+            raise (ConfigurationError(missing) if missing else error) from None
 
     # --- the sites of a fit, here and over a grid -------------------------------------------------------------------
 
@@ -587,10 +591,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return names, d, tables
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
-        def objective_of(context: Any) -> Objective:
-            return self._objective_of(load(context), order, disclosure, *classes)
-
-        return make_app(objective_of, disclosure=disclosure)
+        return make_app(lambda own: self._objective_of(load(own), order, disclosure, *classes), disclosure=disclosure)
 
     def _objective_of(
         self, data: Any, order: Any, disclosure: Disclosure | None, *classes: Any, whose: str = "this site"
