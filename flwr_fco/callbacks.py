@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, check_fields, checked, of_type
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, check_fields, checked, of_type, refusing
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.results import Number, Result
 from flwr_fco.strategies.checkpoint import Saved
@@ -118,6 +118,7 @@ class Callback:
         """
 
 
+@refusing
 @dataclass(repr=False, eq=False)
 class EarlyStopping(Callback):
     """Ends a run when the model stops moving, is certified to be good enough, or stops improving.
@@ -220,8 +221,7 @@ class EarlyStopping(Callback):
         self._waited = self._waited + 1 if done else 0
         stop = self._waited >= (self.patience if self.certificate is None else 1)
         self.stopped = server_round if stop else 0
-        named = {} if self.tol is None or isinstance(self._looks_at, str) else {self._kind: value}
-        return stop, named
+        return stop, {} if self.tol is None or isinstance(self._looks_at, str) else {self._kind: value}
 
     def on_run_end(self, result: Result) -> None:
         """Warn if the metric to check was missing in all rounds."""
@@ -267,6 +267,7 @@ class EarlyStopping(Callback):
         return change if math.isfinite(change) else None
 
 
+@refusing
 class Checkpoint(Callback):
     """Saves the run every few rounds, so that it can be resumed after it was stopped or killed.
 
@@ -358,7 +359,7 @@ class Checkpoint(Callback):
             self._lock = None
         else:
             # A process that was killed while it saved has left half a file, as large as this one.
-            mine = [each for each in self.path.parent.iterdir() if each.name.startswith(f".{self.path.name}.")]
+            mine = [each for each in self.path.parent.iterdir() if each.name.startswith(f".{self.path.name[-50:]}.")]
             for partial in [each for each in mine if each.suffix == ".partial"]:
                 with suppress(OSError):
                     partial.unlink()

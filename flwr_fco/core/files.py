@@ -288,7 +288,7 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
             fill(stream)
         return
     before = 0o600 if secret else target.stat().st_mode & 0o777 if target.exists() else None
-    partial = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.partial")
+    partial = target.with_name(f".{target.name[-50:]}.{secrets.token_hex(8)}.partial")
     try:
         with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, before or 0o666)) as file:
             if before is not None:

@@ -58,6 +58,7 @@ def test_arguments_are_those_of_fedavg_first_typed_and_documented(cls):
 UNKNOWN = [
     (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
     (fco.Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
+    (fco.callbacks.Checkpoint, {"evry": 3}, "evry=3: Checkpoint has no such option; did you mean every?"),
     (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
     (FederatedLogisticRegression, {"alpha": 1.0}, "alpha=1.0: FederatedLogisticRegression has no such option"),
     (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
