@@ -23,7 +23,7 @@ from flwr_fco.core.logs import logger, printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import Inbox, are_numbers, decode_uplink, is_number
+from flwr_fco.messages.records import ELAPSED, STEPS, Inbox, are_numbers, decode_uplink, is_number
 from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
@@ -456,7 +456,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
         current.possible = claims
     examples = up.examples
     if options.weighted_by_key != "num-examples":
-        weight = up.metrics.get(options.weighted_by_key)
+        weight = {STEPS: up.steps, ELAPSED: up.elapsed, **up.metrics}.get(options.weighted_by_key)
         if weight is None:
             raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
         if not is_number(weight) or not 0.0 <= weight <= _MOST_EXAMPLES:
