@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from flwr_fco.core.layout import Layout, Vector, checked_patterns, first_match, require_matches
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import POSITIVE
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, NOTHING, Retrieval
 from flwr_fco.kernels.prox import p_norm_point, separable
@@ -415,7 +415,7 @@ class PNorm(_ClosedForm):
         >>> round(PNorm.for_dimension(1024).p, 2)
         13.86
         """
-        return cls(max(2.0, 2.0 * math.log(dimension)), center, radius)
+        return cls(max(2.0, 2.0 * math.log(checked("dimension", dimension, int, AT_LEAST_ONE))), center, radius)
 
     @property
     def q(self) -> float:

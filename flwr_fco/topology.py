@@ -193,14 +193,12 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     >>> effective_mixing(chain(3).mixing, [2]).round(2).tolist()
     [[0.67, 0.33, 0.0], [0.33, 0.67, 0.0], [0.0, 0.0, 1.0]]
     """
-    absent = np.array(sorted(set(missing)), dtype=np.int64)
-    if absent.size == 0:
+    node = {"range": (range(len(mixing)).__contains__, f"numbers of nodes, below {len(mixing)}")}
+    absent = sorted({checked("missing", each, int, node) for each in missing})
+    if not absent:
         return mixing
-    matrix = mixing.copy()
-    diagonal = np.arange(len(matrix))
-    matrix[diagonal, diagonal] += matrix[:, absent].sum(axis=1)
-    matrix[absent, :] = 0.0
-    matrix[:, absent] = 0.0
+    matrix = mixing + np.diag(mixing[:, absent].sum(axis=1))
+    matrix[absent] = matrix[:, absent] = 0.0
     matrix[absent, absent] = 1.0
     return matrix
 

@@ -101,3 +101,4 @@ def test_missing_nodes_keep_to_themselves(graph):
         expected = graph.mixing[others] + np.diag(graph.mixing[np.ix_(there, missing)].sum(axis=1))
         np.testing.assert_allclose(u[others], expected, rtol=0, atol=1e-14)
     assert effective_mixing(graph.mixing, []) is graph.mixing
+    refused("missing=-1; expected numbers of nodes, below", effective_mixing, graph.mixing, {-1})

@@ -87,8 +87,8 @@ def next_momentum(t: float, rho: float) -> tuple[float, float]:
     >>> round(t, 6), momentum
     (1.618034, 0.0)
     """
-    if not 0.0 <= rho < 1.0:
-        raise ConfigurationError(f"rho={rho!r}; expected 0 <= rho < 1, in theory at most nu/L")
+    if not (0.0 <= rho < 1.0 and rho * t * t <= 2.0):
+        raise ConfigurationError(f"rho={rho!r}, {t=}; expected 0 <= rho < 1, in theory at most nu/L, and rho t^2 <= 1")
     square = t * t
     lead = 1.0 - rho * square
     following = (lead + math.sqrt(lead * lead + 4.0 * square)) / 2.0

@@ -226,6 +226,7 @@ class Regularizer(Specified, ABC):
             )
         if isinstance(step, bool) or not 0.0 <= step < math.inf:
             raise ConfigurationError(f"{name}.prox(step={step!r}): expected a finite number >= 0")
+        self.check_shape("v", v.shape)
         if result.shape != v.shape or result.dtype != v.dtype:
             prefix = f"{name}.prox writes {v.dtype} of shape {v.shape}, but out is {result.dtype} of shape"
             raise ConfigurationError(f"{prefix} {result.shape}; pass np.empty_like(v), or v itself")
