@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, MetricRecord
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
 from flwr_fco.errors import ConfigurationError
@@ -40,7 +40,7 @@ class Result(FlowerResult):
 
     Examples
     --------
-    >>> from flwr.app import ArrayRecord
+    >>> from flwr.app import Array, ArrayRecord
     >>> result = Result(arrays=ArrayRecord({"coefficients": Array(np.array([0.0, 2.0]))}))
     >>> result.train_metrics_clientapp[1] = MetricRecord({"density": 0.5})
     >>> result
@@ -94,7 +94,10 @@ class Result(FlowerResult):
     def __repr__(self) -> str:
         numbers = [number for history in self.histories.values() for number in history]
         lines = [f"Result after round {max([*numbers, *self.callback_metrics], default=0)}"]
-        shown = [f"{name} {_described(array)}" for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]]
+        shown = [
+            f"{name} {array.dtype}{list(array.shape)}, {np.count_nonzero(array.numpy())} not zero"
+            for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]
+        ]
         more = len(self.arrays) - len(shown)
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
@@ -183,8 +186,3 @@ def traffic_of(result: Result | None) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _described(array: Array) -> str:
-    shape = ", ".join(map(str, array.shape))
-    return f"{array.dtype}[{shape}], {np.count_nonzero(array.numpy())} not zero"

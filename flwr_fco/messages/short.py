@@ -177,8 +177,7 @@ def mask_of(bits: NDArray[Any], size: int) -> Mask:
             data = inflate.decompress(data, length + 1)
         if len(data) != length or not inflate.eof or inflate.unused_data:
             raise ProtocolError(f"array {PLACES!r} holds other than {size} bits")
-    mask = np.unpackbits(np.frombuffer(data, np.uint8), count=size)
-    return mask.astype(np.bool_)
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=size).astype(np.bool_)
 
 
 def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) -> tuple[np.float32, NDArray[Any]]:

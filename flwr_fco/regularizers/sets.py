@@ -267,8 +267,7 @@ class NofM(Regularizer):
         np.add(v, 0.0, out=out)
         if v.shape[1] >= self.m:
             rows = np.moveaxis(v, 1, -1)
-            kept = self.largest(np.abs(rows.reshape(-1, self.m)))
-            np.moveaxis(out, 1, -1)[~kept.reshape(rows.shape)] = 0.0
+            np.moveaxis(out, 1, -1)[~self.largest(np.abs(rows.reshape(-1, self.m))).reshape(rows.shape)] = 0.0
 
     def largest(self, sizes: Any) -> Any:
         """Return which of m magnitudes in a row are the n largest, and every NaN; of an array or a tensor.

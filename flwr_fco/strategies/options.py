@@ -71,8 +71,7 @@ def strategy(kind: _Kind) -> _Kind:
     ...
     flwr_fco.errors.UnknownOptionError: fraction_fit=0.5: FedDualAvg has no such option; write fraction_train=
     """
-    made = dataclass(repr=False, eq=False, kw_only=True)(kind)
-    return cast(_Kind, _refusing(made))
+    return cast(_Kind, _refusing(dataclass(repr=False, eq=False, kw_only=True)(kind)))
 
 
 def _refusing(kind: _Kind) -> _Kind:
@@ -330,7 +329,7 @@ def _advice(name: str, taken: Mapping[str, Any]) -> str:
     option, is_option, _ = text.partition("=")
     fits = ("client_lr" if option == "work" else option) in taken
     # Of short names many are alike.
-    if own is not None and one_apart(name, own) and (len(name) > 5 or not fits):
+    if own is not None and (not text or (one_apart(name, own) and (len(name) > 5 or not fits))):
         return f"; did you mean {own}?"
     if fits:
         return f"; write {text}"
@@ -338,7 +337,5 @@ def _advice(name: str, taken: Mapping[str, Any]) -> str:
         return f"; elsewhere it is {text}" + (", and this method has none" if "take" not in text else "")
     if text:
         return f"; {text}"
-    if own is not None:
-        return f"; did you mean {own}?"
     near = nearest(name, [*_ADVICE])
     return "; help() of the class lists those it has" if near is None else _advice(near, taken)

@@ -158,8 +158,7 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
             request.check(answer)
         return answer
 
-    sent = addressed(run.grid, contents, QUESTIONS, run.number)
-    good = replies.collect(current, run.exchange(sent), read)
+    good = replies.collect(current, run.exchange(addressed(run.grid, contents, QUESTIONS, run.number)), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
     losses = ("loss",) if request.kind == "validation" else ()
     said = [({name: reply.value.numbers[name] for name in losses}, reply.value.examples) for reply in good]

@@ -79,8 +79,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
             run.change(lambda: roll.notice(run.nodes.ordered))
         nodes = [node for node in run.nodes.ordered if node.key in roll.present]
     elif (ledger := run.ledger) is not None:
-        there = ledger.there(run.nodes.ordered, options.participation.evict_after)
-        run.change(lambda: ledger.notice(there))
+        run.change(lambda: ledger.notice(ledger.there(run.nodes.ordered, options.participation.evict_after)))
     logger.info("configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
     return nodes
 

@@ -491,8 +491,7 @@ class Inference:
         columns = {name: columns[name] for name in ("estimate", kind.ratio, *ESTIMATED) if name in columns}
         own, doubted = self._plausible(found, sums)
         columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), estimates.rao(sums, found, indices), strict=True))
-        half = columns["upper"] - columns["estimate"]
-        columns |= _compared(own, indices, len(sums.each), half, level)
+        columns |= _compared(own, indices, len(sums.each), columns["upper"] - columns["estimate"], level)
         for site, (values, errors, _) in own.items():
             columns |= {site: values[indices], f"{site} error": errors[indices]}
         rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}

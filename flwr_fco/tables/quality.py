@@ -121,8 +121,7 @@ def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
     if merged < 1 or merged & (merged - 1):
         # Differences of bins that are not nested are smaller than any of them.
         raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
-    place = np.searchsorted(edges, own.scores(question.vectors["primal"]))
-    return place // merged, len(edges) // merged + 1
+    return np.searchsorted(edges, own.scores(question.vectors["primal"])) // merged, len(edges) // merged + 1
 
 
 def judged(objective: Objective) -> Any:

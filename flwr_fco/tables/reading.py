@@ -62,7 +62,7 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
         sites, prefix = list(X), ""
         y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
         X = list(X.values())
-    elif are_parts(X):
+    elif isinstance(X, list | tuple) and any(map(_is_table, X)):
         sites, prefix = list(range(len(X))), "part "
     else:
         return [Client("X", None, X, y, sample_weight)]
@@ -162,12 +162,8 @@ def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArra
     return X[[column for column in X.columns if column != name]], np.array([codes[entry] for entry in entries])
 
 
-def are_parts(X: Any) -> bool:
-    """Whether `X` is a list of tables, each a client's, also of lists of rows."""
-    return isinstance(X, list | tuple) and any(map(_is_table, X))
-
-
 def _is_table(rows: Any) -> bool:
+    """Whether an entry of a list is a client's table, also a list of rows."""
     if isinstance(rows, list | tuple):
         return bool(rows) and (isinstance(rows[0], list | tuple) or np.ndim(rows[0]) == 1)
     return np.ndim(rows) == 2

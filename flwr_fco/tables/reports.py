@@ -108,8 +108,7 @@ def summary_of(model: Any) -> Summary:
     rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
     size = np.abs(w).max(axis=1)
     count = int(np.count_nonzero(size))
-    order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
-    shown = [rows[j] for j in order]
+    shown = [rows[j] for j in np.argsort(-size, kind="stable")[: min(count, _SHOWN)]]
     if model._common_intercept:
         intercepts = np.atleast_1d(model.intercept_).tolist()
         shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))

@@ -342,8 +342,7 @@ class Sites:
         """Return at least the mean squares of each partition's columns about a centre."""
         with np.errstate(over="ignore"):  # of a mean that a site makes up
             # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-            apart = np.abs(self.means - centre) + _ROUNDING * np.abs(self.means)
-            found = self.variances + np.square(apart)
+            found = self.variances + np.square(np.abs(self.means - centre) + _ROUNDING * np.abs(self.means))
         return {own.partition: squares for own, squares in zip(self.answers, found, strict=True)}
 
     def columns(self, *, levels: bool) -> Columns:

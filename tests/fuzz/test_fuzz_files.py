@@ -70,8 +70,7 @@ def error_of(act):
 
 def run(rounds, **options):
     grid = InProcessGrid(app_of(clients()), 4)
-    strategy = FedDualAvg(client_lr=0.1, fraction_evaluate=0.0)
-    return started(strategy, grid, rounds, **options)
+    return started(FedDualAvg(client_lr=0.1, fraction_evaluate=0.0), grid, rounds, **options)
 
 
 READERS = {"load_npz": load_npz, "checkpoint": lambda path: run(2, resume=path), "read_npz": read_npz}

@@ -170,8 +170,7 @@ def test_replies(content):
     strategy = FedDualAvg(client_lr=0.1, work=Steps(5), fraction_evaluate=0.0)
     with np.errstate(all="ignore"):
         result = simulated(strategy, app_of(clients(), [forged]), 1)
-    metrics = result.train_metrics_clientapp[1]
-    assert metrics["num-replies"] == 4 - len(result.left_out)
+    assert result.train_metrics_clientapp[1]["num-replies"] == 4 - len(result.left_out)
     assert {row.node_id for row in result.left_out} <= {2}
     assert all(len(row.reason) < 1_000 and row.reason.isprintable() for row in result.left_out)
     assert np.isfinite(strategy.state.dual).all()

@@ -255,8 +255,7 @@ def test_no_rate_below_the_stability_limit_does(factor):
 
 def test_a_sparse_start_and_large_coefficients_are_no_divergence():
     """The first models are exactly 0 and the solution is 2e4: the norm grows from 0 by as much."""
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((60, 6))
+    features = np.random.default_rng(0).standard_normal((60, 6))
     objectives = [LeastSquares(features, 1e4 * features[:, 0] * 2.0, scale=0.5) for _ in range(3)]
     strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, work=Steps(1, batch_size=None))
     assert np.abs(flat(run_from(strategy, objectives, 1000).arrays)).max() > 5e3

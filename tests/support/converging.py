@@ -52,8 +52,7 @@ class Problem:
 def converges(make, limit):
     """Whether a strategy does what `limit(run, problem)` asks of it; options that it lacks are left out."""
     like = make()
-    smooth = "regularizer" in like.algorithm.refuses
-    problem = Problem(0.0 if smooth else 0.3)
+    problem = Problem(0.0 if "regularizer" in like.algorithm.refuses else 0.3)
 
     def run(rounds, *, equal=False, **options):
         """Return the final model, flat."""

@@ -21,8 +21,7 @@ def solved(objectives, psi, rounds=40, *, start=None, disclosure=None, **options
     strategy = FedNewton(regularizer=psi, **only, **options)
     strategy.site_weights = weights
     app = app_of(objectives, disclosure=disclosure)
-    result = simulated(strategy, app, rounds, num_nodes=len(objectives), **given)
-    return result, strategy
+    return simulated(strategy, app, rounds, num_nodes=len(objectives), **given), strategy
 
 
 def exchanged(objective, psi, w):

@@ -356,8 +356,7 @@ def test_what_has_no_standard_errors():
 def with_dummies(parts, targets, *, own=True, slopes=None):
     """Pooled rows beside dummies of the sites, and beside a column for each site but the first: its slopes of one."""
     site = np.repeat(np.arange(len(parts)), [len(y) for y in targets])
-    dummies = np.eye(len(parts))[site] if own else np.ones((site.size, 1))
-    X = np.c_[np.vstack(parts), dummies]
+    X = np.c_[np.vstack(parts), np.eye(len(parts))[site] if own else np.ones((site.size, 1))]
     return X if slopes is None else np.c_[X, X[:, [slopes]] * np.eye(len(parts))[site][:, 1:]]
 
 

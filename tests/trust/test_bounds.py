@@ -227,8 +227,7 @@ def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
 
 
 def test_centres_are_those_of_the_sorted_values():
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((10, 9000))
+    rows = np.random.default_rng(0).standard_normal((10, 9000))
     equal = np.full(10, 0.1)
     inner = np.sort(rows, axis=0)
     np.testing.assert_allclose(trimmed_mean(rows, equal, 0.2), inner[2:8].mean(axis=0), atol=1e-14)

@@ -193,8 +193,7 @@ def below_0(block):
 def indefinite(block):
     """All minors of order 2 are positive, and the matrix is not."""
     order = int(np.sqrt(2 * block.size))
-    upper = np.full((order, order), -0.6) + 1.6 * np.eye(order)
-    return 1e-3 * upper[np.triu_indices(order)]
+    return 1e-3 * np.full((order, order), -0.6) + 1.6 * np.eye(order)[np.triu_indices(order)]
 
 
 NEWTON_LIES = {
@@ -324,8 +323,7 @@ def test_a_client_keeps_its_number_of_held_out_examples(kind):
     found = path(lie, kind=kind)
     (liar,) = {row.partition_id for row in found.points[-1].result.left_out if "at the first model on" in row.reason}
     assert liar == LIAR
-    honest = honest_path(kind=kind)
-    assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
+    assert found.best.held_out == pytest.approx(honest_path(kind=kind).best.held_out, rel=0.2)
 
 
 def test_where_nobody_has_held_out_data_the_error_names_the_sites():
