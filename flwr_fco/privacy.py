@@ -303,10 +303,8 @@ class Accountant(NamedTuple):
 
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
         """Return epsilon after a number of rounds; infinite without noise. The noise multiplier is sigma / clip."""
-        if rounds == 0:
-            return 0.0
-        if noise_multiplier == 0.0:
-            return math.inf
+        if rounds == 0 or noise_multiplier == 0.0:
+            return math.inf if rounds else 0.0
         if self.noise == "independent" and self.sampling < 1.0:
             if noise_multiplier < _LEAST_NOISE:
                 return math.inf

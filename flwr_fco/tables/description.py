@@ -43,6 +43,8 @@ _ROUNDED = 1.001
 _APART = 4
 #: As many counts as follow from rows, mean, deviation and three quartiles.
 _FEW_NUMBERS = 6
+#: How many times its square those of all numbers must be, so that a deviation does not say the largest one to a tenth.
+_DOMINANT = 1.2
 
 
 class Facts(NamedTuple):
@@ -93,7 +95,7 @@ def description(question: Question, objective: Any) -> Answer:
     classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Fewer repeated
     rows are none. Quartiles are means of `min_rows` rows, of four times as many at least. Where few rows lack an entry,
     or lack it elsewhere, or two, they are in no sum, as they are in none of a fit. Where few rows have one of few
-    numbers, as outcomes are, the column has no other sums.
+    numbers, as outcomes are, the column has no other sums. A number that outweighs all others is in no mean.
     """
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
@@ -118,12 +120,12 @@ def description(question: Question, objective: Any) -> Answer:
     each = [_column(*own) for own in zip(facts.columns, [*inner, *ends], least, strict=True)]
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
-    varied = rows if most == 1 else rows * [not _is_rare(own, most) for own in rows.T]
+    varied = rows if most == 1 else rows * [not (_is_rare(own, most) or _outweighed(own)) for own in rows.T]
     outcome, widest = _correlations(objective, varied)
     if most > 1:
         # By all of its digits a correlation is a count; that with few rows of one kind is these rows' outcomes.
         outcome, widest = np.trunc(100.0 * outcome) / 100.0, math.ceil(10.0 * widest) / 10.0
-        outcome *= not any(map(_is_rare, ends, least[count:]))
+        outcome *= not any(_is_rare(own, few) or _outweighed(own) for own, few in zip(ends, least[count:], strict=True))
     numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
     numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
@@ -155,6 +157,12 @@ def _is_rare(values: Vector, least: int) -> bool:
     """Whether few rows have one of few numbers: of these, mean, deviation and quartiles are counts."""
     counts = np.unique(values, return_counts=True)[1]
     return counts.size <= _FEW_NUMBERS and bool(withheld(counts, least).any())
+
+
+def _outweighed(values: Vector) -> bool:
+    """Whether one number outweighs all others in sums, which then say it."""
+    squares = np.square(values - np.median(values))
+    return bool(_DOMINANT * squares.max() > squares.sum())
 
 
 def repeated(rows: NDArray[Any], least: int) -> float:
@@ -200,6 +208,8 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
         wild = float(high > low and first > max(_WILD * second, _FAR * (high - low)))
         if least > 1 and known.size < _APART * least:
             low, middle, high, wild = 0.0, 0.0, 0.0, NO_QUARTILES
+        if least > 1 and _outweighed(known):
+            known = np.delete(known, np.abs(known - np.median(known)).argmax())
         deviation = float(known.std(ddof=1)) if known[0] < known[-1] else 0.0
         said[1:] = [known.mean(), deviation, low, middle, high, wild]
     return said, np.zeros(0)
@@ -249,8 +259,7 @@ def describe(
     digest = 0.0 if model.codebook is None else model.codebook.digest
     prefix = "has another codebook than the server: give all sites the same file"
     found += [Finding(site, "", prefix, True) for site, own in answers.items() if own.numbers["codebook"] != digest]
-    text = list[str]()
-    rows = list[dict[str, Any]]()
+    text, rows = list[str](), list[dict[str, Any]]()
     if answers:
         cells = Cells(columns, names, answers)
         found += findings(cells)
