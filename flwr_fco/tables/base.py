@@ -215,7 +215,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
         A site sends rows, missing entries, means, deviations, quartiles and level counts of its columns, as far as its
         owner's `Disclosure` allows: no count below `min_rows` or `min_class_rows`, nor one that could be subtracted
-        from others; quartiles are means of so many rows, and a number that outweighs all others is in no mean.
+        from others; quartiles are means of so many rows, and there is no mean of a column with one number far beyond
+        all others.
 
         Parameters
         ----------

