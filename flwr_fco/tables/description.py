@@ -95,7 +95,8 @@ def description(question: Question, objective: Any) -> Answer:
     classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Fewer repeated
     rows are none. Quartiles are means of `min_rows` rows, of four times as many at least. Where few rows lack an entry,
     or lack it elsewhere, or two, they are in no sum, as they are in none of a fit. Where few rows have one of few
-    numbers, as outcomes are, the column has no other sums; where one is far beyond all others, no mean.
+    numbers, as outcomes are, the column has no other sums, and where few have one of them and an outcome no
+    correlation; where one is far beyond all others there is no mean.
     """
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
@@ -120,10 +121,10 @@ def description(question: Question, objective: Any) -> Answer:
     each = [_column(*own) for own in zip(facts.columns, [*inner, *ends], least, strict=True)]
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
-    varied = rows if most == 1 else rows * [not (_is_rare(own, most) or _outweighed(own)) for own in rows.T]
-    outcome, widest = _correlations(objective, varied)
+    few = [most > 1 and (_outweighed(own) or any(_is_rare(own + 1j * y, most) for y in (0, *ends))) for own in rows.T]
+    outcome, widest = _correlations(objective, rows * np.logical_not(few))
     if most > 1:
-        # By all of its digits a correlation is a count; that with few rows of one kind is these rows' outcomes.
+        # By all of its digits a correlation is a count; that of few rows of one kind and outcome is so by two of them.
         outcome, widest = np.trunc(100.0 * outcome) / 100.0, math.ceil(10.0 * widest) / 10.0
         outcome *= not any(_is_rare(own, few) or _outweighed(own) for own, few in zip(ends, least[count:], strict=True))
     numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
@@ -153,7 +154,7 @@ def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
     return np.asarray(few)
 
 
-def _is_rare(values: Vector, least: int) -> bool:
+def _is_rare(values: NDArray[Any], least: int) -> bool:
     """Whether few rows have one of few numbers: of these, mean, deviation and quartiles are counts."""
     counts = np.unique(values, return_counts=True)[1]
     # Of those that hardly repeat nobody knows which they are.
