@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
-from scipy.optimize import brentq
 
 from flwr_fco.core.layout import Layout, Vector, checked_patterns, first_match, require_matches
 from flwr_fco.core.spec import Specified
@@ -470,6 +469,8 @@ class PNorm(_ClosedForm):
         front of |u_i|^(q-1). One number x orders the candidates: n = exp(x) up to the border of the ball, and on it the
         multiplier that c grows by. log ||u(c)||_q - log n decreases in x.
         """
+        from scipy.optimize import brentq
+
         # Around 0 only what exceeds the threshold moves w.
         free = np.maximum(np.abs(z) - np.where(center == 0.0, thresholds, 0.0), 0.0)
         scale = max(float(free.max()), float(np.abs(center).max()))

@@ -22,7 +22,6 @@ from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
 from flwr_fco.algorithms.newton.path import chosen, errors_of, models_of
@@ -71,6 +70,8 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     ConfigurationError
         If psi has no such strength, or no client answers.
     """
+    from scipy.optimize import minimize
+
     psi = run.problem.psi
     size = run.problem.layout.size
     request = Request("gradient", {}, ("loss",), {"gradient": (size,)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass
-from inspect import get_annotations, getattr_static
+from inspect import get_annotations
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 from flwr.app import MetricRecord, RecordDict
@@ -173,7 +173,7 @@ class Options(FedAvg):
         """Check the options, and set those that follow from others: before the strategy is complete, and each run."""
         name = type(self).__name__
         for option in fields(self):
-            default = getattr_static(type(self), option.name, MISSING)
+            default = getattr(type(self), option.name, MISSING)
             if option.default is not MISSING and default is not option.default:
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
