@@ -103,7 +103,7 @@ class Shard:
         columns = np.unique((matrix if batch is None else matrix[batch]).indices).astype(np.int64)
         intercepts = np.arange(matrix.shape[1] * outputs, self.indices.size)
         positions = np.concatenate([flat_indices(columns, outputs), intercepts])
-        return positions if self.groups is None else closure(positions, self.groups, self.strengths)
+        return positions if self.groups is None else closure(positions, self.groups)
 
     def dual_steps(
         self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
@@ -260,7 +260,7 @@ def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     while groups is not None and known != columns.size:
         # All columns that share a group with one of them.
         known = columns.size
-        indices = closure(flat_indices(columns, outputs), groups, strengths)
+        indices = closure(flat_indices(columns, outputs), groups)
         columns = np.unique(indices[indices < width * outputs] // outputs)
     indices = np.concatenate([flat_indices(columns, outputs), np.arange(width * outputs, size)])
     if groups is not None and 2 * indices.size > size:
@@ -282,18 +282,17 @@ def tell_dense(plan: Plan, reason: str) -> None:
         logger.warning(text, plan.solver, f"{plan.layout.size:,}", reason)
 
 
-def closure(indices: Indices, groups: NDArray[np.int64], strengths: Vector) -> Indices:
+def closure(indices: Indices, groups: NDArray[np.int64]) -> Indices:
     """Return the given coordinates and all that share a group with one of them.
 
     Examples
     --------
-    >>> closure(np.array([0, 4]), np.array([0, 0, 1, 1, -1]), np.ones(2))
+    >>> closure(np.array([0, 4]), np.array([0, 0, 1, 1, -1]))
     array([0, 1, 4])
     """
-    found = np.zeros(strengths.size + 1, dtype=bool)
-    found[groups[indices]] = True
+    found = np.zeros(groups.max() + 2, dtype=bool)
     # The last one stands for no group.
-    found &= np.append(strengths > 0.0, False)
+    found[groups[indices]] = groups[indices] >= 0
     return np.union1d(np.flatnonzero(found[groups]), indices)
 
 

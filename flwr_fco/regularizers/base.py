@@ -129,7 +129,7 @@ class Terms(NamedTuple):
 
     def table(self, shape: tuple[int, ...]) -> Array:
         """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""
-        return np.array([np.broadcast_to(term, shape).reshape(-1) for term in self], dtype=np.float64)
+        return np.array([np.full(shape, term, dtype=np.float64).reshape(-1) for term in self])
 
 
 class Regularizer(Specified, ABC):
@@ -361,9 +361,9 @@ class Sums(NamedTuple):
     table : ndarray of float64, shape (4, d)
         Thresholds, shrinkages, lower and upper bounds; neutral where psi does not act.
     groups : ndarray of int64, shape (d,)
-        Each coordinate's group; -1 for none.
+        Each coordinate's group; -1 for none, or for one of weight 0.
     strengths : ndarray of float64, shape (number of groups,)
-        The factor of each group's norm.
+        The factor of each group's norm, > 0.
     others : list of slice or ndarray
         Where psi is neither.
 
@@ -504,6 +504,10 @@ class BoundRegularizer:
                 strengths = np.concatenate([strengths, grouped[2]])
             else:
                 others.append(place)
+        if strengths.size:
+            groups = np.where(np.append(strengths > 0.0, False)[groups], groups, -1)
+            present, inverse = np.unique(groups, return_inverse=True)
+            groups, strengths = inverse.astype(np.int64) + min(present[0], 0), strengths[present[present >= 0]]
         return Sums(table, groups, strengths, others)
 
     @cached_property
@@ -538,9 +542,8 @@ class BoundRegularizer:
         >>> L1(0.5, weights=np.array([0.0, 1.0])).bind(layout).free_coordinates().tolist()
         [True, False, True]
         """
-        table, groups, strengths, others = self.sums
-        free = (table[:2] == 0.0).all(axis=0) & np.isinf(table[2:]).all(axis=0)
-        free &= np.append(strengths, 0.0)[groups] == 0.0
+        table, groups, _, others = self.sums
+        free = (table[:2] == 0.0).all(axis=0) & np.isinf(table[2:]).all(axis=0) & (groups < 0)
         for place in others:
             free[place] = False
         return np.asarray(free)

@@ -72,14 +72,12 @@ class Penalty(NamedTuple):
         >>> Penalty.of(L1(0.5).bind(layout)).terms[0]
         array([0.5, 0.5, 0. ])
         """
-        table, groups, strengths, others = psi.sums
-        if others:
+        if psi.sums.others:
             raise ConfigurationError(
                 f"regularizer={psi.regularizer!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group "
                 "lasso or none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
             )
-        groups = np.where(np.append(strengths > 0.0, False)[groups], groups, -1)
-        return cls(table, groups, strengths).at(np.arange(groups.size))
+        return cls(*psi.sums[:3])
 
     def at(self, on: Indices) -> Penalty:
         """Return the penalty of the coordinates `on`, which hold groups as a whole."""

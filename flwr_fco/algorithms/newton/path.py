@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -276,8 +277,8 @@ class Exchange(NamedTuple):
 
     Parameters
     ----------
-    problems : list of Problem
-        By the number of their strength.
+    problems : callable
+        The problem by the number of its strength.
     old, state : PathState
         The states before it, and after it as far as it is made.
     replies : dict of int to Replies
@@ -286,7 +287,7 @@ class Exchange(NamedTuple):
         The Hessians by the rows that own them.
     """
 
-    problems: list[Problem]
+    problems: Callable[[int], Problem]
     old: PathState
     state: PathState
     replies: dict[int, Replies]
@@ -358,7 +359,7 @@ class NewtonPath(ProximalNewton):
         problems = (strengths + 1) * folds
         d = primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
-        own = self._rule(NULL).init(self._problems(problem, np.zeros(0))[0], start)
+        own = self._rule(NULL).init(self._problems(problem, np.zeros(0))(0), start)
         counts = dict.fromkeys(_SHARED, problems) | dict.fromkeys(_OF_A_FOLD, folds)
         rows: Any = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
         wanted = np.zeros((problems, d), dtype=np.bool_)
@@ -474,7 +475,7 @@ class NewtonPath(ProximalNewton):
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
-            free = this.problems[0].psi.free_coordinates()
+            free = this.problems(0).psi.free_coordinates()
             gradient[free] = 0.0
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
             acted = int(np.count_nonzero(~free))
@@ -497,7 +498,7 @@ class NewtonPath(ProximalNewton):
         """
         state = this.state
         fold = row % state.folds
-        problem = this.problems[row // state.folds]
+        problem = this.problems(row // state.folds)
         block = this.blocks[int(state.owners[row])]
         began = distance(own)
         try:
@@ -606,12 +607,11 @@ class NewtonPath(ProximalNewton):
         """Return the method of one problem; null models are few, and have larger working sets."""
         return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
 
-    def _problems(self, problem: Problem, strengths: Vector) -> list[Problem]:
-        """Return the problem of each strength that is known, after that of the null models."""
-        psi = problem.psi
-        known = (_HUGE, *strengths[strengths >= 0.0].tolist())
-        each = [with_strength(psi.regularizer, own).bind(problem.layout, scope=psi.scope) for own in known]
-        return [problem._replace(psi=own) for own in each]
+    def _problems(self, problem: Problem, strengths: Vector) -> Callable[[int], Problem]:
+        """Return the problem of a strength by its number, made where it is asked for; 0 is that of the null models."""
+        psi, known = problem.psi, (_HUGE, *strengths.tolist())
+        own = cache(lambda number: with_strength(psi.regularizer, known[number]).bind(problem.layout, scope=psi.scope))
+        return lambda number: problem._replace(psi=own(number))
 
     def _opens(self, this: Exchange) -> bool:
         """Open as many further problems as a message may carry, and one of each fold; False as of a step."""
