@@ -99,8 +99,10 @@ class Shard:
         batch : ndarray of int64 or None
             Row numbers; None for all.
         """
+        if batch is None:
+            return np.arange(self.indices.size)
         outputs, matrix = self.objective.num_outputs, self.objective.features
-        columns = np.unique((matrix if batch is None else matrix[batch]).indices).astype(np.int64)
+        columns = np.unique(matrix[batch].indices).astype(np.int64)
         intercepts = np.arange(matrix.shape[1] * outputs, self.indices.size)
         positions = np.concatenate([flat_indices(columns, outputs), intercepts])
         return positions if self.groups is None else closure(positions, self.groups)
