@@ -18,7 +18,7 @@ from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.layout import Layout, Vector, euclidean_norm
+from flwr_fco.core.layout import Layout, Vector, all_finite, euclidean_norm
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, of_type, short
 from flwr_fco.errors import ConfigurationError, ProtocolError, in_words
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
@@ -153,6 +153,8 @@ class Run:
             prefix = f"{type(self.method).__name__}.init returned {short(self.state)}"
             raise ConfigurationError(f"{prefix}; expected a NamedTuple of arrays and numbers, among them `round`")
         for name, value in zip(self.state._fields, self.state, strict=True):
+            if name == "dual" and not all_finite(value):
+                raise ConfigurationError(f"the start has no finite dual: is it off the domain of {plan.mirror_map!r}?")
             if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
                 prefix = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
                 raise ConfigurationError(f"{prefix}; expected float64 or bool")

@@ -78,14 +78,13 @@ class Gradients(Quadratic):
 DRAWN = np.random.default_rng(0)
 ROWS = DRAWN.standard_normal((60, FEATURES)) * np.geomspace(0.1, 10, FEATURES)
 NORMAL = DRAWN.standard_normal(60)
-HUBER = {"sample_weight": DRAWN.uniform(0.5, 2.0, 60), "l2": 1e-2}
 (EXACT,) = quadratics(count=1, d=FEATURES)
 #: Solved exactly, by Newton's method with and without a line of its own, and by L-BFGS-B.
 LOSSES = {
     "softmax": MultinomialLogistic(ROWS, DRAWN.integers(0, 4, 60), num_classes=4, intercept=False, l2=1e-2),
     "logistic": Logistic(ROWS, DRAWN.integers(0, 2, 60), l2=1e-2, intercept=False),
     "counts": Poisson(0.1 * ROWS, DRAWN.poisson(1.5, 60), l2=1e-2),
-    "huber": Huber(ROWS, 2.0 * NORMAL, **HUBER),
+    "huber": Huber(ROWS, 2.0 * NORMAL, sample_weight=DRAWN.uniform(0.5, 2.0, 60), l2=1e-2),
     "least squares": LeastSquares(ROWS, NORMAL, scale=0.5, l2=1e-2),
     "quadratic": EXACT,
     "own Hessian": quadratics(count=1, d=FEATURES, exact=False)[0],

@@ -97,6 +97,7 @@ OTHER = namedtuple("Other", "dual round")
 ODD_FUNCTIONS = [
     ("aggregate", lambda state: OTHER(state.dual, state.round), "an Other of 2 values; expected a DualState whose"),
     ("aggregate", lambda state: state.dual, r"an array of shape \(7,\); expected a DualState"),
+    ("init", lambda state: state._replace(dual=state.dual - np.inf), r"no finite dual: .* domain of Euclidean\(\)"),
     ("aggregate", lambda state: state._replace(round=5), "of round 5; expected a DualState whose"),
     ("aggregate", lambda state: state._replace(round=0), "expected a DualState whose round is 1"),
     ("retrieve", lambda primal: primal[:-1], r"retrieve returned an array of shape \(6,\); .*\(7,\)"),

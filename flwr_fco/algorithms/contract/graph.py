@@ -114,11 +114,9 @@ class Graph:
         """
         assert self.topology is not None
         trackers = trackers.copy()
-        gone = self.gone - set(left)
         for row in left:
-            gone.add(row)
-            heirs = [j for j in self.topology.neighbours(row) if j not in gone]
-            heirs = heirs or [j for j in range(self.topology.num_nodes) if j not in gone]
+            heirs = [j for j in self.topology.neighbours(row) if j not in self.gone]
+            heirs = heirs or [j for j in range(self.topology.num_nodes) if j not in self.gone]
             trackers[heirs] += trackers[row] / max(1, len(heirs))
             trackers[row] = 0.0
         return trackers
