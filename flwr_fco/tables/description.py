@@ -122,7 +122,7 @@ def description(question: Question, objective: Any) -> Answer:
     said = np.concatenate([own for own, _ in each])
     counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
     few = [most > 1 and (_outweighed(own) or any(_is_rare(own + 1j * y, most) for y in (0, *ends))) for own in rows.T]
-    outcome, widest = _correlations(objective, rows * np.logical_not(few))
+    outcome, widest = _correlations(objective, rows * np.logical_not(few) if any(few) else rows)
     if most > 1:
         # By all of its digits a correlation is a count; that of few rows of one kind and outcome is so by two of them.
         outcome, widest = np.trunc(100.0 * outcome) / 100.0, math.ceil(10.0 * widest) / 10.0
