@@ -125,7 +125,7 @@ def description(question: Question, objective: Any) -> Answer:
     outcome, widest = _correlations(objective, rows * np.logical_not(few) if any(few) else rows)
     if most > 1:
         # By all of its digits a correlation is a count; that of few rows of one kind and outcome is so by two of them.
-        outcome, widest = np.trunc(100.0 * outcome) / 100.0, math.ceil(10.0 * widest) / 10.0
+        outcome, widest = np.trunc(100.0 * outcome) / 100.0, float(math.ceil(widest))
         outcome *= not any(_is_rare(own, few) or _outweighed(own) for own, few in zip(ends, least[count:], strict=True))
     numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
     numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
