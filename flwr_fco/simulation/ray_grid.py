@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
 from socket import create_connection
 from typing import Any, Self
 
@@ -27,9 +25,13 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError,
 from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import Reply, Task
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.strategies.replies import cause_of
 
 #: Times that a call is repeated because its actor died.
 _REPEATS = 2
+#: Seconds in which one more actor begins, or there are no more; and that a busy one has when the run is saved.
+_PATIENCE = 30.0
+_MOMENT = 5.0
 #: What Ray reserves of GPUs: parts of one, or whole ones.
 _GPUS = {"range": (lambda n: 0 <= n < math.inf and (n <= 1 or n % 1 == 0), "part of 1, or a whole number")}
 #: Size of an app in bytes above which it probably carries its data.
@@ -44,7 +46,8 @@ class RayGrid(InProcessGrid):
     client_app, num_nodes, run_config, node_config, raise_errors
         As for :class:`InProcessGrid`.
     workers : int, optional
-        Number of actors; by default as many as the cluster has room for, and at most one for each node.
+        Number of actors; by default as many as the cluster has room for, and at most one for each node. There are
+        fewer, with a warning, where others use the cluster.
     address : str, optional
         Of a cluster, such as ``"auto"`` on one of its machines. By default Ray is started on this machine if it does
         not run in this process yet, and ended with the grid.
@@ -84,22 +87,35 @@ class RayGrid(InProcessGrid):
         self._ray = ray
         self._owns = not ray.is_initialized()
         self._actors = list[Any]()
+        #: What actors have been asked, by worker, until it is answered.
+        self._pending = dict[int, Any]()
         if self._owns:
             start_ray(ray, address)
         try:
-            room = room_of(ray, num_cpus, num_gpus)
-            reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-            self.workers = int(min(room, num_nodes)) if workers is None else workers
-            if room < self.workers:
-                prefix = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
-                raise ConfigurationError(
-                    f"{prefix}, but the cluster has room for {room:g}; take fewer, or reserve less"
-                )
-            self._make: Callable[[], Any] = lambda: ray.remote(_Actor).options(max_restarts=0, **reserved).remote(made)
-            self._actors = [self._make() for _ in range(self.workers)]
+            actor = ray.remote(_Actor).options(max_restarts=0, num_cpus=num_cpus, num_gpus=num_gpus)
+            self._make: Callable[[], Any] = lambda: actor.remote(made)
+            count = int(min(room_of(ray, num_cpus, num_gpus), workers or num_nodes))
+            self._actors = [self._make() for _ in range(count)]
+            self._begin(workers or count)
         except BaseException:
             self.__exit__()
             raise
+
+    def _begin(self, wanted: int) -> None:
+        """Wait for the actors, until no more come: who waits for room that others hold may hold what they wait for."""
+        ready = {actor.call.remote("states"): actor for actor in self._actors}
+        up, late, before = list[Any](), [*ready], -1
+        while late and (not up or len(up) > before):
+            before = len(up)
+            up, late = self._ray.wait([*ready], num_returns=len(ready), timeout=_PATIENCE)
+            if not up:
+                logger.warning("simulate waits for a worker; if others use what it reserves, `ray status` shows it")
+        if len(up) < wanted:
+            logger.warning("simulate has %d of %d workers: the cluster has no room for more", len(up), wanted)
+        for answer in late:
+            self._ray.kill(ready[answer])
+        self._actors = [ready[answer] for answer in up]
+        self.workers = len(up)
 
     def __enter__(self) -> Self:
         """Return the grid."""
@@ -128,8 +144,11 @@ class RayGrid(InProcessGrid):
         return self._ask("described", [node.node_id for node in nodes], lambda own: ([nodes[i] for i in own], scales))
 
     def states(self) -> dict[int, bytes]:
-        """Return the clients' memories by node id, from all actors."""
-        of_actors = self._ray.get([actor.call.remote("states") for actor in self._actors])
+        """Return the clients' memories by node id, from all actors but those that an interrupt has left at work."""
+        waiting = [*self._pending.values()]
+        busy = self._ray.wait(waiting, num_returns=len(waiting), timeout=_MOMENT)[1] if waiting else ()
+        idle = [actor for k, actor in enumerate(self._actors) if self._pending.get(k) not in busy]
+        of_actors = self._ray.get([actor.call.remote("states") for actor in idle])
         return dict(sorted(pair for states in of_actors for pair in states.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
@@ -146,19 +165,20 @@ class RayGrid(InProcessGrid):
             left.setdefault(self._worker_of(node_id), []).append(i)
         found: list[Any] = [None] * len(node_ids)
         for attempt in range(_REPEATS + 1):
-            pending = {worker: self._actors[worker].call.remote(method, *given(own)) for worker, own in left.items()}
-            for worker, answer in pending.items():
+            self._pending = {k: self._actors[k].call.remote(method, *given(own)) for k, own in left.items()}
+            for worker, answer in [*self._pending.items()]:
                 try:
                     for i, each in zip(left[worker], self._ray.get(answer), strict=True):
                         found[i] = each
-                    del left[worker]
+                    del left[worker], self._pending[worker]
                 except self._ray.exceptions.RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, Exception) else error) from None
-                except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+                # Its actor has died, in whichever of Ray's words: of memory they are others.
+                except self._ray.exceptions.RayError as error:
                     if attempt == _REPEATS:
-                        prefix = f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}"
-                        why = "Its clients need more memory than there is, or end their process"
-                        raise FlwrFcoError(f"{prefix}. {why}; engine='in-process' shows where") from error
+                        prefix = f"worker {worker} died {attempt + 1} times in the same round: {cause_of(str(error))}"
+                        why = "Its clients need more memory than there is, end their process, or hold what no other"
+                        raise FlwrFcoError(f"{prefix:.500}. {why} process can load, as a GPU's arrays") from error
                     logger.warning("worker %s died; its clients run again in another one", worker)
                     self._actors[worker] = self._make()
         return found
@@ -189,11 +209,11 @@ def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) 
     def is_users(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
-    # One by one: an actor may lack the module of a method that this run does not need.
-    own = [cloudpickle.dumps(kind) for kind in methods().values() if is_users(kind)]
     kinds = [kind for kind in Specified.registered() if is_users(kind)]
     advice = ". Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
     with in_words("the ClientApp cannot be sent to other processes", ConfigurationError, advice, passing=()):
+        # One by one: an actor may lack the module of a method that this run does not need.
+        own = [cloudpickle.dumps(kind) for kind in methods().values() if is_users(kind)]
         text: bytes = cloudpickle.dumps((client_app, num_nodes, options, own, kinds))
     if len(text) > _LARGE_APP:
         advice = "Load them inside load_objective, by context.node_config['partition-id']"
@@ -271,10 +291,6 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
     return room
 
 
-#: The first release with token authentication.
-_SINCE = (2, 52)
-
-
 def import_ray(address: str | None = None) -> Any:
     """Import Ray, and demand a token of everybody who uses what is started here.
 
@@ -307,18 +323,14 @@ def import_ray(address: str | None = None) -> Any:
 
 
 def token_settings() -> dict[str, str]:
-    """Return the variables with which a Ray that is started demands a token, beside those that are set already.
+    """Return the variables with which a Ray >= 2.52 that is started demands a token, beside those that are set already.
 
     Examples
     --------
     >>> set(token_settings()) <= {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
     True
     """
-    try:
-        installed = tuple(map(int, re.findall(r"\d+", version("ray"))[:2]))
-    except ImportError:
-        return {}
-    if installed < _SINCE or os.environ.get("RAY_AUTH_MODE", "token") != "token":
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         return {}
     given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     return {"RAY_AUTH_MODE": "token", **({} if given else {"RAY_AUTH_TOKEN": secrets.token_hex(32)})}

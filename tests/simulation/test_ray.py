@@ -9,14 +9,16 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from fault_bars import make, problem_of
-from problems import REPRESENTATIVES, SADDLE, after, app_of, clients, nightly, outcome, simulated, start_arrays, zeros
+from problems import REPRESENTATIVES, SADDLE, after, app_of, clients, nightly, outcome, refused, simulated, start_arrays
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
+from flwr_fco.errors import ClientError, FlwrFcoError, RunInterrupted
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDAGT, FedDualAvg
@@ -56,29 +58,38 @@ def test_every_strategy_gives_the_bits_of_one_process(saddle, day, ray):
     """One after the other on the same nodes, which keep what the one before has left."""
     # Those that have the same clients.
     names = [name for name in STRATEGIES if (name in SADDLE) == saddle and (name in REPRESENTATIVES) == day]
-    objectives = problem_of(names[0]).objectives
-    start = zeros(objectives[0].layout)
-    number = len(objectives)
-    here = InProcessGrid(app_of(copy.deepcopy(objectives)), number)
-    with on_actors(app_of(copy.deepcopy(objectives)), number) as there:
+    problem = problem_of(names[0])
+    number = len(problem.objectives)
+    here = InProcessGrid(app_of(copy.deepcopy(problem.objectives)), number)
+    with on_actors(app_of(copy.deepcopy(problem.objectives)), number) as there:
         for name in names:
-            assert outcome(there, make(name), start) == outcome(here, make(name), start), name
+            assert outcome(there, make(name), problem.start) == outcome(here, make(name), problem.start), name
 
 
 @on_ray
 @pytest.mark.parametrize("how", [KeyboardInterrupt, *nightly(RuntimeError, None)])
-def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
+def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray, tmp_path):
+    """An interrupt comes while a client hangs, and saves the run."""
     # What is free now may lack actors of a test before, which Ray is still ending.
     everything = ray.cluster_resources()["CPU"]
+    here = os.getpid()
+
+    def hangs(downlink, objective):
+        if how is KeyboardInterrupt and downlink.vectors["primal"].any() and objective.num_examples == 7:
+            os.kill(here, signal.SIGINT)
+            time.sleep(10_000)
 
     def ends(server_round, arrays, metrics):
         if server_round == 2 and how is not None:
             raise how("enough")
 
-    options = {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends]}
+    saved = Checkpoint(tmp_path / "run.npz")
+    own = strategy(after(FedAvgSubgradient, "test-hanging", hangs))
+    options = {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends, saved]}
     error = RunInterrupted if how is KeyboardInterrupt else how
     with pytest.raises(error) if error else contextlib.nullcontext():
-        simulated(strategy(), app_of(clients()), 4, on_interrupt="raise", **options)
+        simulated(own, app_of(clients()), 4, on_interrupt="raise", **options)
+    assert saved.saved_round == {KeyboardInterrupt: 1, RuntimeError: 0}.get(how, 4)
     assert ray.is_initialized()
     for _ in range(100):
         if ray.available_resources().get("CPU") == everything:
@@ -88,35 +99,27 @@ def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
 
 
 @on_ray
-def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(ray):
-    """Of a sample of clients with memories."""
-    options = {"cls": FedDAGT, "fraction_train": 0.5, "seed": 3}
-    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(**options), start_arrays(), 10)
+def test_no_reply_is_lost_and_no_bit_changes_when_actors_die(tmp_path, ray):
+    """Between rounds of a sample of clients with memories, and by one of them in the midst of a round."""
+    options = {"fraction_train": 0.5, "seed": 3}
+    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(FedDAGT, **options), start_arrays(), 10)
+    mark = tmp_path / "killed"
+
+    def dies(downlink, objective):
+        if downlink.vectors["dual"].any() and objective.num_examples == 7 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    own = strategy(after(FedDAGT, "test-suicidal", dies), **options)
     with on_actors(app_of(clients())) as grid:
 
         def kills(server_round, arrays, metrics):
             if server_round in (5, 6):
                 ray.kill(grid._actors[server_round - 5])
 
-        there = outcome(grid, strategy(**options), start_arrays(), 10, callbacks=[kills])
+        there = outcome(grid, own, start_arrays(), 10, callbacks=[kills])
     assert there[:2] == here[:2]
     assert there[3] == here[3] == []
-
-
-@on_ray
-def test_an_actor_that_dies_while_it_computes_is_replaced(tmp_path, ray):
-    """Killed by its client itself, in the midst of round 3 and of this round only."""
-    mark = tmp_path / "killed"
-
-    def dies(downlink, objective):
-        if downlink.vectors["primal"].any() and objective.num_examples == 7 and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    plain = outcome(InProcessGrid(app_of(clients()), 4), strategy(FedAvgSubgradient), start_arrays())
-    own = strategy(after(FedAvgSubgradient, "test-suicidal", dies))
-    with on_actors(app_of(clients())) as grid:
-        assert outcome(grid, own, start_arrays())[0] == plain[0]
     assert mark.exists()
 
 
@@ -134,22 +137,38 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
         result = simulated(chosen, app_of(clients()), 2, raise_errors=False, **engine)
         found.append((str(caught.value), caught.value.node_id, [row.reason for row in result.left_out]))
     assert found[0] == found[1]
-    assert "node 3 (partition 1) raised ZeroDivisionError in round 1 (train): no rows" in found[0][0]
-    assert len(found[0][2]) == 2
-    assert "ZeroDivisionError: no rows" in found[0][2][0]
+    assert ["ZeroDivisionError: no rows" in reason for reason in found[0][2]] == [True, True]
 
 
 @on_ray
-def test_what_the_nodes_remember_is_saved_and_restored(ray):
+def test_two_programs_on_a_cluster_do_not_wait_for_each_other(ray, monkeypatch):
+    """Each may have a part of the workers that it wants, and wait for what the other one has. States are restored."""
+    monkeypatch.setattr(ray_grid, "_PATIENCE", 5.0)
+    most = ray.cluster_resources()["CPU"] - 1.0
     first, other = (InProcessGrid(app_of(clients()), 4) for _ in range(2))
     outcome(first, strategy(FedDAGT), start_arrays())
     saved = first.states()
-    assert len(saved) == 4
-    with on_actors(app_of(clients())) as grid:
+    with on_actors(app_of(clients()), workers=1, num_cpus=most), on_actors(app_of(clients()), workers=None) as grid:
+        assert grid.workers == 2
         grid.restore(saved)
+        assert len(saved) == 4
         assert grid.states() == saved
         other.restore(grid.states())
     assert other.states() == saved
+
+
+# Sent to another process, it is an error there, as a GPU's arrays where there is none.
+NOWHERE = type("Nowhere", (), {"__reduce__": lambda self: (eval, ("1 / 0",))})()
+
+
+@on_ray
+@pytest.mark.parametrize(("held", "cause"), [(NOWHERE, "ZeroDivisionError: division by zero"), (None, "memory is low")])
+def test_a_worker_that_cannot_live_is_said_with_its_cause(held, cause, ray, monkeypatch):
+    if held is None:
+        # Of memory Ray has an error of its own.
+        monkeypatch.setattr(ray, "get", Mock(side_effect=ray.exceptions.OutOfMemoryError(cause)))
+    options = {"engine": "ray", "workers": 1, "num_cpus": 0.5, "kind": FlwrFcoError}
+    refused(f"worker 0 died 3 times.*: {cause}", simulated, strategy(), client_app(lambda _: held), 2, **options)
 
 
 # --- before Ray is started ----------------------------------------------------------------------------------------
@@ -157,8 +176,7 @@ def test_what_the_nodes_remember_is_saved_and_restored(ray):
 
 def test_an_app_that_cannot_travel_is_refused():
     lock = threading.Lock()
-    with pytest.raises(ConfigurationError, match="inside load_objective"):
-        RayGrid(client_app(lambda context: lock), 2)
+    refused("inside load_objective", RayGrid, client_app(lambda context: lock), 2)
 
 
 def cluster(*machines):
@@ -192,13 +210,11 @@ NO_RESERVATIONS = [
 @pytest.mark.parametrize(("options", "message"), NO_RESERVATIONS)
 def test_what_cannot_be_reserved_is_refused_before_ray_starts(options, message, monkeypatch):
     monkeypatch.setattr(ray_grid, "import_ray", lambda address: pytest.fail("Ray is imported"))
-    with pytest.raises(ConfigurationError, match=message):
-        simulated(strategy(), app_of(clients()), 1, **{"engine": "ray", **options})
+    refused(message, simulated, strategy(), app_of(clients()), 1, **{"engine": "ray", **options})
 
 
 def test_an_address_without_a_cluster_is_an_error_at_once():
-    with pytest.raises(ConfigurationError, match=r"address='ray://127.0.0.1:1': .*; expected a running cluster"):
-        ray_grid.start_ray(None, "ray://127.0.0.1:1")
+    refused("address='ray://127.0.0.1:1': .*; expected a running", ray_grid.start_ray, None, "ray://127.0.0.1:1")
 
 
 # --- who may use it -----------------------------------------------------------------------------------------------
@@ -211,40 +227,34 @@ from flwr_fco import client_app
 from flwr_fco.simulation import RayGrid
 
 STRANGER = '''
-import sys
-import ray
+import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
 print("ran as", ray.get(ray.remote(lambda: 42).remote(), timeout=60))
 '''
 
 with RayGrid(client_app(print), 1, workers=1):
     import ray
-    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", STRANGER, ray.get_runtime_context().gcs_address]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    for token in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
-        done = subprocess.run([sys.executable, "-c", STRANGER, address], env={**environment, **token},
-                              capture_output=True, text=True, timeout=200)
-        print("stranger", done.returncode, "ran as" in done.stdout, "uthenti" in done.stderr, flush=True)
-    done = subprocess.run([sys.executable, "-c", STRANGER, address], capture_output=True, text=True, timeout=200)
-    print("friend", done.returncode, "ran as 42" in done.stdout, flush=True)
+    for token in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}, os.environ):
+        done = subprocess.run(command, env={**environment, **token}, capture_output=True, text=True, timeout=200)
+        print("reported", done.returncode, "ran as 42" in done.stdout, "uthenti" in done.stderr, flush=True)
 """
 
 
 @pytest.mark.slow
 def test_a_stranger_is_refused_and_who_has_the_token_is_not(tmp_path):
-    if not ray_grid.token_settings():
-        pytest.skip("this Ray has no tokens, or the environment says something else")
+    pytest.importorskip("ray", minversion="2.52", reason="it has no tokens")
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", OURS], env=environment, capture_output=True, text=True, timeout=550, check=False
     )
-    reported = [line for line in done.stdout.splitlines() if line.startswith(("stranger", "friend"))]
-    assert reported == ["stranger 1 False True"] * 2 + ["friend 0 True"], done.stderr[-2000:]
+    reported = [line for line in done.stdout.splitlines() if line.startswith("reported")]
+    assert reported == ["reported 1 False True"] * 2 + ["reported 0 True False"], done.stderr[-2000:]
     assert "demands no token" not in done.stderr
 
 
 def test_what_the_environment_says_stays(monkeypatch):
-    monkeypatch.setattr(ray_grid, "version", lambda name: "2.55.1")
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     first, second = ray_grid.token_settings(), ray_grid.token_settings()
@@ -268,7 +278,6 @@ def test_where_anybody_can_run_code_it_is_said(monkeypatch, caplog, address, dem
     before = dict(os.environ)
     assert ray_grid.import_ray(address) is sys.modules["ray"]
     warnings = [record.getMessage() for record in caplog.records if "demands no token" in record.getMessage()]
-    assert len(warnings) == bool(said)
-    assert not said or said in warnings[0]
+    assert [said in text for text in warnings] == [True] * bool(said)
     # It is imported already: what is set now would be the raylets' alone.
     assert dict(os.environ) == before
