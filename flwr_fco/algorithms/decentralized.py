@@ -51,7 +51,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
-_State = TypeVar("_State")
+_State = TypeVar("_State", bound="GraphState")
 #: The fields of a state that have a row for each node.
 _OF_NODES = ("dual", "elapsed", "trackers")
 
@@ -88,11 +88,9 @@ def _graph(problem: Problem) -> Graph:
 
 def with_rows(state: _State, num_nodes: int) -> _State:
     """Return a state with a row for each node: copies of the only row where there is one."""
-    known: Any = state
     single = {name: only for name in _OF_NODES if len(only := getattr(state, name)) == 1 < num_nodes}
     rows: Any = {name: np.repeat(only, num_nodes, axis=0) for name, only in single.items()}
-    expanded: _State = known._replace(**rows) if rows else state
-    return expanded
+    return state._replace(**rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +143,16 @@ class DecentralizedDualAveraging(Algorithm):
         if problem.round == 0:
             return self._started(problem, state, replies)
         graph = _graph(problem)
-        server_lr = problem.server_lr
         rows, mixing = graph.rows_of(replies)
         state = with_rows(state, mixing.shape[0])
-        normalize = self.normalize_local_work
-        increments, moves, elapsed = graph.increments(replies, rows, normalize=normalize, moves=self._tracking)
-        dual = mixing @ (state.dual + server_lr * increments)
-        time = mixing @ (state.elapsed + server_lr * elapsed)
-        trackers = moves - mixing @ moves + state.trackers if self._tracking else state.trackers
+        increments, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
+        dual = mixing @ (state.dual + problem.server_lr * increments)
+        time = mixing @ (state.elapsed + problem.server_lr * elapsed)
+        trackers = state.trackers
+        if self._tracking:
+            moves = np.zeros(dual.shape)
+            moves[rows] = [uplink.vectors["increment"] / uplink.step_sizes for uplink in replies]
+            trackers = moves - mixing @ moves + trackers
         return state._replace(dual=dual, elapsed=time, trackers=trackers, round=state.round + 1)
 
     def retrieve(self, problem: Problem, state: GraphState) -> Vector:

@@ -194,11 +194,9 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once; their replies wait for :meth:`pull_messages`."""
-        numbers = []
-        for reply in self.replies(list(messages)):
-            numbers.append(secrets.token_hex(8))
-            if reply is not None:
-                self._replies[numbers[-1]] = reply
+        replies = self.replies(list(messages))
+        numbers = [secrets.token_hex(8) for _ in replies]
+        self._replies |= {number: reply for number, reply in zip(numbers, replies, strict=True) if reply is not None}
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

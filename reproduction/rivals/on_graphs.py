@@ -88,7 +88,7 @@ class DecentralizedMirrorDescent(MirrorDescent):
         server_lr = problem.server_lr
         rows, mixing = graph.rows_of(replies)
         state = state.with_rows(len(mixing))
-        increments, _, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
+        increments, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
         duals = mixing @ (np.array([h.gradient(point) for point in state.primal]) + server_lr * increments)
         weights = server_lr * (mixing @ elapsed)
         point = problem.retrieve if self.server_prox else lambda dual, _: h.conjugate_gradient(dual)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.contract.replies import Mean, Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError
@@ -127,23 +127,18 @@ class Graph:
 
     # --- a round ----------------------------------------------------------------------------------------------
 
-    def rows_of(self, uplinks: Iterable[Uplink]) -> tuple[list[int], Matrix]:
+    def rows_of(self, uplinks: Replies) -> tuple[list[int], Matrix]:
         """Return the rows of the uplinks, and the gossip matrix without the nodes that have not answered.
 
         A missing node keeps its state, and its neighbours keep the weight that they give it: the matrix is symmetric
         and doubly stochastic again.
         """
-        uplinks = list(uplinks)
         topology = self.topology = self.of_size(len(uplinks))
         rows = [i if u.node is None else self.rows.get(u.node.key, i) for i, u in enumerate(uplinks)]
         return rows, effective_mixing(topology.mixing, set(range(topology.num_nodes)) - set(rows))
 
-    def increments(
-        self, uplinks: Iterable[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
-    ) -> tuple[Matrix, Matrix, Vector]:
-        """Return the nodes' increments as rows, scaled to equal work, increment / elapsed before scaling, and elapsed.
-
-        Missing nodes have zeros.
+    def increments(self, uplinks: Iterable[Uplink], rows: Sequence[int], *, normalize: bool) -> tuple[Matrix, Vector]:
+        """Return the nodes' increments as rows, scaled to equal work, and the elapsed time; zeros of missing nodes.
 
         Parameters
         ----------
@@ -153,22 +148,15 @@ class Graph:
             Rows of the uplinks.
         normalize : bool
             Whether all nodes are scaled to the same work.
-        moves : bool, default False
-            Whether to compute the moves; otherwise they are zeros.
         """
         uplinks = list(uplinks)
-        shape = (self.of_size(len(uplinks)).num_nodes, uplinks[0].vectors["increment"].size)
-        increments = np.zeros(shape)
-        moved = np.zeros(shape)
-        elapsed = np.zeros(shape[0])
+        increments = np.zeros((self.of_size(len(uplinks)).num_nodes, uplinks[0].vectors["increment"].size))
+        elapsed = np.zeros(len(increments))
         factors, _ = Mean(normalize).factors(uplinks)
         for uplink, row, factor in zip(uplinks, rows, factors, strict=True):
-            vector = uplink.vectors["increment"]
-            increments[row] = factor * vector
+            increments[row] = factor * uplink.vectors["increment"]
             elapsed[row] = factor * uplink.step_sizes
-            if moves:
-                moved[row] = vector / uplink.step_sizes
-        return increments, moved, elapsed
+        return increments, elapsed
 
     def __str__(self) -> str:
         return str(self.topology or f"{self.mixing}, of the nodes that are there before round 1")
