@@ -286,6 +286,7 @@ class DFedDA(StepStrategy):
     """Decentralised federated dual averaging, algorithm 1 without tracking.
 
     On a graph it is biased even with one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
+    All nodes have the same weight, however many examples they have.
 
     Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
@@ -318,6 +319,8 @@ class DFedDA(StepStrategy):
 @strategy
 class DFedDAGT(StepStrategy):
     """Decentralised federated dual averaging with gradient tracking, algorithm 1: exact on any connected graph.
+
+    All nodes have the same weight, however many examples they have.
 
     Its other options are those of :class:`StepStrategy` and :class:`Options`.
 
