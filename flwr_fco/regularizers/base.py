@@ -468,8 +468,7 @@ class BoundRegularizer:
         free = np.ones(u.size, dtype=np.bool_)
         for place, *_ in self.parts:
             free[place] = False
-        total = sum((part.conjugate(own) for _, part, own in self._own(u)), 0.0)
-        return math.inf if u[free].any() else total
+        return math.inf if u[free].any() else sum((part.conjugate(own) for _, part, own in self._own(u)), 0.0)
 
     def largest_scaling(self, u: Vector) -> float:
         """Return the largest t for which the conjugate at t u is finite where psi acts."""

@@ -29,8 +29,8 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError, ProtocolError, RunInterrupted
+from flwr_fco.core.validation import checked, plain
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import model_record, model_vector
 from flwr_fco.messages.protocol import Answer
 from flwr_fco.regularizers.base import with_strength
@@ -317,8 +317,7 @@ class StrengthPath:
     def __post_init__(self) -> None:
         with_strength(self.strategy.regularizer, 1.0)
         checked("validate", self.validate, bool)
-        values = self.strengths.tolist() if isinstance(self.strengths, np.ndarray) else self.strengths
-        self._path = Strengths(self.num_strengths, self.ratio, values, self.cv)
+        self._path = Strengths(self.num_strengths, self.ratio, plain(self.strengths), self.cv)
         if self.cv is not None and not self._in_one_run:
             prefix = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
             advice = "give client_app(load_objective, load_evaluation_objective=...) and no cv"
@@ -356,7 +355,7 @@ class StrengthPath:
         ConfigurationError
             See :func:`strength_max` and :func:`held_out_losses`; or if FedNewton has not solved all problems.
         RunInterrupted
-            On Ctrl-C; its `result` is the path of the strengths that are done.
+            On Ctrl-C. As of any error, its `path` has the strengths that are done, if there are any.
         """
         if self._in_one_run:
             return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
@@ -388,8 +387,11 @@ class StrengthPath:
                     losses.append(held_out_losses(run_of(strategy), w, rows))
                 logger.info("Strength %.4g: %s not zero", strength, np.count_nonzero(w))
             return self._result(strengths, results, _errors_of(losses, run.mean))
-        except RunInterrupted as stop:
-            stop.result = self._result(strengths[: len(results)], results, _errors_of(losses, run.mean))
+        except BaseException as error:
+            if done := len(losses if self.validate else results):
+                path = self._result(strengths[:done], results[:done], _errors_of(losses, run.mean))
+                vars(error).update(path=path)
+                error.add_note("The strengths that are done are the error's `path`.")
             raise
         finally:
             strategy.regularizer, strategy.tables = before

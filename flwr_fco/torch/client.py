@@ -265,8 +265,7 @@ class LocalTraining:
         if isinstance(optimizer, optim.DualAveraging) and np.any(self._shift):
             optimizer.set_shift(plan.layout.views(self._shift))
         rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
-        seed = int(rng.integers(2**63))
-        self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
+        self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(optimizer.register_step_post_hook(self._after_step).remove)
         return self

@@ -7,7 +7,6 @@ from sklearn.linear_model import lasso_path
 
 from flwr_fco.callbacks import Checkpoint, EarlyStopping
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import RunInterrupted
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.objectives.scikit_learn import sklearn_strength
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
@@ -128,16 +127,17 @@ def test_what_makes_no_path_is_refused(options, said):
     refused(said, StrengthPath, FedDualAvg(regularizer=options.pop("regularizer")), **options)
 
 
-def test_an_interrupted_path_has_the_strengths_that_are_done():
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ConnectionError])
+def test_a_path_that_is_not_done_has_the_strengths_that_are(kind):
     rounds = iter(range(5))
 
     def end(*_):
         if next(rounds) == 4:
-            raise KeyboardInterrupt
+            raise kind
 
-    with pytest.raises(RunInterrupted) as caught:
+    with pytest.raises(kind) as caught:
         path_of(LeastSquares, rounds=2, strengths=[0.3, 0.2, 0.1], callbacks=[end])
-    assert [row["strength"] for row in caught.value.result.rows()] == [0.3, 0.2]
+    assert [row["strength"] for row in caught.value.path.rows()] == [0.3, 0.2]
 
 
 def test_a_gradient_of_zero_at_zero_has_no_path():
