@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,6 +36,8 @@ __all__ = ["Callback", "Checkpoint", "EarlyStopping"]
 #: Numbers of clients whose data a certificate covers, and of those that are connected.
 _COVERED = "train/certificate-clients"
 _CONNECTED = "train/certificate-of"
+#: In names of metrics of which larger values are better.
+_LARGER = re.compile(r"acc|auc|concordance|f1|precision|r2|recall")
 Score = Callable[[ArrayRecord], float]
 
 
@@ -144,8 +147,9 @@ class EarlyStopping(Callback):
         Number of successive rounds or checks; not used by a certificate, for which one is enough.
     every : int, default 1
         Rounds between two checks.
-    mode : {"min", "max"}, default "min"
-        Whether a smaller or a larger validation score is better.
+    mode : {"min", "max"}, optional
+        Whether a smaller or a larger validation score is better. By default smaller; a metric that is named as one of
+        which larger values are better, such as ``"evaluate/accuracy"``, needs it.
 
     Attributes
     ----------
@@ -177,7 +181,7 @@ class EarlyStopping(Callback):
     validation: Score | str | None = None
     patience: int = field(default=10, metadata=AT_LEAST_ONE)
     every: int = field(default=1, metadata=AT_LEAST_ONE)
-    mode: Literal["min", "max"] = "min"
+    mode: Literal["min", "max"] | None = None
 
     def __post_init__(self) -> None:
         named = {"certificate": self.certificate, "validation": self.validation}
@@ -186,6 +190,9 @@ class EarlyStopping(Callback):
             advice = "expected tol (what the model may still move), or tol and certificate, or validation"
             raise ConfigurationError(f"{wrong}; {advice}")
         check_fields(self)
+        if self.mode is None and isinstance(self.validation, str) and _LARGER.search(self.validation):
+            prefix = f"validation={self.validation!r} looks like a score of which larger values are better"
+            raise ConfigurationError(f'{prefix}; expected mode="max" if they are, else mode="min"')
         self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
         self._begin()
 
@@ -209,7 +216,7 @@ class EarlyStopping(Callback):
         if value is None:
             return False, {}
         if self.tol is None:
-            sign = 1.0 if self.mode == "min" else -1.0
+            sign = -1.0 if self.mode == "max" else 1.0
             # The first score is better than none, but one that is NaN is never the best.
             done = math.isnan(value) or sign * value >= sign * self.best
             if not done:
@@ -225,8 +232,8 @@ class EarlyStopping(Callback):
 
     def on_run_end(self, result: Result) -> None:
         """Warn if the metric to check was missing in all rounds."""
-        if isinstance(self._looks_at, str) and not self._seen:
-            names = ", ".join(sorted(set().union(*result.rows())))
+        if isinstance(self._looks_at, str) and not self._seen and (rows := result.rows()):
+            names = ", ".join(sorted(set().union(*rows)))
             logger.warning("EarlyStopping looks at %r, which no round had; they had %s", self._looks_at, names)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -193,9 +193,9 @@ NEEDS = [
     (Checkpoint, {"path": 3}, "path=3 is an int; expected a string or a PathLike"),
     (Checkpoint, {"path": "state.txt"}, "expected the name of a file that ends in .npz"),
     (Checkpoint, {"path": "state.npz", "every": 0}, "every=0; expected a whole number >= 1"),
-    *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": 3.0})),
-    *((EarlyStopping, {"tol": 1.0, **more}, "expected") for more in ({"validation": "x"}, {"patience": 0})),
-    *((EarlyStopping, given, "expected") for given in ({"tol": -1.0}, {"tol": 1.0, "certificate": 3})),
+    *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": 3.0}, {"tol": -1.0})),
+    *((EarlyStopping, {"tol": 1, **m}, "expected") for m in ({"validation": "x"}, {"patience": 0}, {"certificate": 3})),
+    (EarlyStopping, {"validation": "evaluate/accuracy"}, 'expected mode="max"'),
 ]
 
 
