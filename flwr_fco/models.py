@@ -41,7 +41,7 @@ def save_npz(source: Model, path: str | os.PathLike[str]) -> None:
     ConfigurationError
         If the source is not a model, or one of its arrays is not of numbers.
     """
-    write_npz(path, _arrays_of(source))
+    write_npz(path, arrays_of(source))
 
 
 def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
@@ -72,7 +72,7 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     >>> load_npz(path)
     {'coefficients': array([0., 2.]), 'intercept': array([1.])}
     """
-    return _arrays_of(read_npz(path))
+    return arrays_of(read_npz(path))
 
 
 def to_sparse(source: Model) -> dict[str, csr_array]:
@@ -98,14 +98,13 @@ def to_sparse(source: Model) -> dict[str, csr_array]:
     >>> to_sparse({"coefficients": np.eye(1, 1000)[0]})["coefficients"].nnz
     1
     """
-    arrays = _arrays_of(source).items()
+    arrays = arrays_of(source).items()
     return {name: csr_array(w.reshape(w.shape[0] if w.ndim > 1 else 1, -1)) for name, w in arrays}
 
 
-def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:
+def arrays_of(source: Any) -> dict[str, NDArray[Any]]:
     """Return a model as arrays; they may share memory with it."""
-    if isinstance(source, FlowerResult):
-        source = source.arrays
+    source = getattr(source, "arrays", source)
     if not isinstance(source, Mapping):
         prefix = f"{source!r} is {of_type(source)}"
         raise ConfigurationError(f"{prefix}; expected a Result, an ArrayRecord or a mapping of names to arrays")

@@ -22,6 +22,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.models import Model, arrays_of
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
@@ -863,13 +864,13 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
     return list(fields.values()), more, f"the fields {names}"
 
 
-def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
-    """Convert a run's result into a fitted scikit-learn estimator, which can predict, score and be saved with joblib.
+def to_estimator(result: Model, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
+    """Convert a model into a fitted scikit-learn estimator, which can predict, score and be saved with joblib.
 
     Parameters
     ----------
-    result : flwr.serverapp.strategy.Result
-        Its ``arrays`` hold ``coefficients`` and, if the objective has one, ``intercept``.
+    result : Result, ArrayRecord or mapping of str to array
+        The model: ``coefficients`` and, if the objective has one, ``intercept``.
     objective : LeastSquares, Logistic or MultinomialLogistic
         One client's objective; it determines how the arrays are interpreted.
     classes : array-like, optional
@@ -888,22 +889,17 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> from flwr.app import Array
-    >>> objective = LeastSquares(np.eye(2), np.ones(2))
-    >>> arrays = {"coefficients": Array(np.array([2.0, 0.0])), "intercept": Array(np.array([1.0]))}
-    >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
+    >>> model = {"coefficients": [2.0, 0.0], "intercept": [1.0]}
+    >>> to_estimator(model, LeastSquares(np.eye(2), np.ones(2))).predict([[3.0, 5.0]])
     array([7.])
     """
     kinds = LeastSquares | Logistic | MultinomialLogistic
     if not isinstance(objective, kinds) or isinstance(objective, TraceRegression):
         prefix = f"{type(objective).__name__} has no estimator"
         raise ConfigurationError(f"{prefix}; LeastSquares, Logistic and MultinomialLogistic have one")
-    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
-    expected = dict(objective.layout.shapes)
-    shapes = {name: array.shape for name, array in arrays.items()}
-    if shapes != expected:
-        prefix = f"the result's arrays are {shapes}, the objective's {expected}"
+    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in arrays_of(result).items()}
+    if (shapes := {name: array.shape for name, array in arrays.items()}) != (expected := dict(objective.layout.shapes)):
+        prefix = f"the model's arrays are {shapes}, the objective's {expected}"
         raise ConfigurationError(f"{prefix}: they are of different runs")
     # Rows of images are flattened, in the estimator too.
     coefficients = arrays["coefficients"].reshape(objective.features.shape[1], -1)

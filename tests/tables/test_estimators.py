@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from faults import FaultyGrid
 from federations import altering, counting, fit_over_a_grid
-from flwr.app import Array
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import clients, foreign, refused, rows, run
 from scipy import sparse
@@ -29,6 +28,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from flwr_fco import tables
 from flwr_fco.core.logs import quiet
 from flwr_fco.messages.records import TABLE
+from flwr_fco.models import load_npz, save_npz
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -166,14 +166,12 @@ def test_few_rounds_no_joint_array_and_no_square_of_the_features():
 # --- of a run ---------------------------------------------------------------------------------------------------------
 
 
-class Result:
-    def __init__(self, **arrays):
-        self.arrays = {name: Array(np.asarray(array, dtype=float)) for name, array in arrays.items()}
-
-
 def test_a_run_becomes_an_estimator(tmp_path):
     own, *_ = objectives = clients()
-    model = to_estimator(run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), objectives, 20), own)
+    result = run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), objectives, 20)
+    save_npz(result, tmp_path / "model.npz")
+    model, *same = (to_estimator(found, own) for found in (result, result.arrays, load_npz(tmp_path / "model.npz")))
+    assert all((other.coef_ == model.coef_).all() for other in same)
     joblib.dump(model, tmp_path / "model")
     w = np.concatenate([model.coef_, [model.intercept_]])
     assert_allclose(joblib.load(tmp_path / "model").predict(own.features), own.predict(w), rtol=1e-12)
@@ -191,7 +189,7 @@ def test_the_classifier_of_a_run_has_the_probabilities_of_its_loss(num_classes, 
     losses += [Logistic(X, own, intercept=intercept) for own in (labels, 2 * labels - 1)] if num_classes == 2 else []
     names = np.array(list("abcde"))[:num_classes]
     for objective in losses:
-        result = Result(**objective.layout.views(w := rng.normal(size=objective.layout.size)))
+        result = objective.layout.views(w := rng.normal(size=objective.layout.size))
         model = to_estimator(result, objective)
         assert log_loss(labels, model.predict_proba(X)) == pytest.approx(objective.value(w), rel=1e-12)
         assert_array_equal(model.predict(X), objective.predict(w))
@@ -200,14 +198,14 @@ def test_the_classifier_of_a_run_has_the_probabilities_of_its_loss(num_classes, 
 
 
 SQUARES = LeastSquares(pd.DataFrame(np.eye(2), columns=["b", "a"]), np.ones(2))
-TWO = Result(coefficients=np.ones(2), intercept=[0.0])
+TWO = {"coefficients": np.ones(2), "intercept": [0.0]}
 
 
 def test_what_is_no_estimator():
     for result, objective, options, message in (
         (TWO, Logistic(np.eye(2), [1, 1]), {}, "say which they are: classes="),
-        (Result(), TraceRegression(np.ones((3, 2, 2)), np.ones(3)), {}, "has no estimator"),
-        (Result(coefficients=np.ones(3)), SQUARES, {}, "of different runs"),
+        ({}, TraceRegression(np.ones((3, 2, 2)), np.ones(3)), {}, "has no estimator"),
+        ({"coefficients": np.ones(3)}, SQUARES, {}, "of different runs"),
         (TWO, Logistic(np.eye(2), [0, 1]), {"classes": ["a"]}, "expected 2 of them"),
     ):
         refused(message, to_estimator, result, objective, **options)
