@@ -150,17 +150,14 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     """
     plain = name.lower().replace("-", "_")
     options = list(options)
-    found = [option for option in options if one_apart(plain, option)]
-    return next(iter(found or get_close_matches(plain, options, n=1, cutoff=0.62)), None)
+    found = [option for option in options if _one_apart(plain, option)]
+    return next(iter(found or get_close_matches(plain, options, n=1, cutoff=0.7)), None)
 
 
-def one_apart(name: str, option: str) -> bool:
+def _one_apart(name: str, option: str) -> bool:
     """Whether a character is missing, too many, another one, or two have changed places; or nothing differs."""
-    name = name.lower().replace("-", "_")
-    same = 0
-    while name[: same + 1] == option[: same + 1] and same < len(name):
-        same += 1
-    rest, other = name[same:], option[same:]
+    # What follows where they are the same.
+    rest, other = [(name[i:], option[i:]) for i in range(len(name) + 1) if name[:i] == option[:i]][-1]
     return rest[1:] in (other[1:], other) or rest == other[1:] or rest[:2][::-1] + rest[2:] == other
 
 

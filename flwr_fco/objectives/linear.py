@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import names_of
-from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked
+from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked, refusing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, add_sparse_rows, row_scores, scores_of
 from flwr_fco.objectives import design, links
@@ -60,6 +60,7 @@ def _without_rounding(numbers: Any, centre: Vector) -> Any:
     return moved
 
 
+@refusing
 class Linear(Objective):
     """F(W, b) = mean_i v_i phi(W' x_i + b + o_i, y_i) + l2/2 ||W||^2, with weights v_i of mean 1 and offsets o_i.
 

@@ -26,7 +26,7 @@ from flwr_fco.algorithms.contract.choices import (
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, one_apart, refusing
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, refusing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
@@ -280,62 +280,64 @@ def _is_default(option: Field[Any], value: Any) -> bool:
 # --- unknown options --------------------------------------------------------------------------------------------------
 
 _TABLE = """
-fraction_train= | fraction_fit
-min_train_nodes= | min_fit_clients
+fraction_train= | fraction_fit sample_fraction participation_rate
+min_train_nodes= | min_fit_clients min_clients
 min_evaluate_nodes= | min_evaluate_clients
 min_available_nodes= | min_available_clients
 train_metrics_aggr_fn= | fit_metrics_aggregation_fn
 evaluate_metrics_aggr_fn= | evaluate_metrics_aggregation_fn
-server_lr= | eta server_learning_rate
-client_lr= | eta_l lr learning_rate client_learning_rate qffl_learning_rate
+seed= | random_state random_seed rng
+server_lr= | eta server_learning_rate global_lr
+client_lr= | eta_l lr learning_rate client_learning_rate qffl_learning_rate rate local_lr step_size
 aggregation=Trimmed(...) | beta
 aggregation="median", "geometric-median" or Trimmed(...) | num_malicious_nodes num_malicious_clients selection_rule
-aggregation="median", "geometric-median" or Trimmed(...) | num_nodes_to_select num_clients_to_keep
-aggregation="median", "geometric-median" or Trimmed(...) | first_aggregation_rule aggregation_rule_kwargs
+  num_nodes_to_select num_clients_to_keep first_aggregation_rule aggregation_rule_kwargs krum median trim
 participation=Participation(min_replies=...) | accept_failures min_replies
-participation=Participation(min_replies=...) | min_completion_rate_fit min_completion_rate_evaluate
-density=, the share of weights that are not 0 | sparsity sparsity_ratio keep_ratio pruning_ratio
-work=Steps(...) or work=Epochs(...) | local_steps local_epochs epochs batch_size
+  min_completion_rate_fit min_completion_rate_evaluate
+density=, the share of weights that are not 0 | sparsity sparsity_ratio keep_ratio pruning_ratio prune top_k
+work=Steps(...) or work=Epochs(...) | local_steps local_epochs epochs batch_size steps
+wire=Short() or Wire(...) | compression quantize quantization dtype
 bounds=Bounds(...) | max_ratio max_share rows max_increment_norm own_loops
-regularizer=L1(...) | l1 alpha lambda_ strength penalty
+regularizer=L1(...) | l1 alpha lambda_ lam reg psi strength penalty regularisation
+regularizer=L2Squared(...) or ElasticNet(...) | l2 l1_ratio weight_decay
 privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | noise_multiplier clipping_norm clip_norm accountant
-privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | num_sampled_clients initial_clipping_norm init_clip_norm
-privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | clip_norm_lr target_clipped_quantile target_epsilon
-privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | clip_norm_target_quantile clipped_count_stddev
-privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | clip_count_stddev server_side_noising
+  num_sampled_clients initial_clipping_norm init_clip_norm clip_norm_lr target_clipped_quantile target_epsilon
+  clip_norm_target_quantile clipped_count_stddev clip_count_stddev server_side_noising epsilon delta noise sigma
 client="unmodified", and give `start` train_config=ConfigRecord({"proximal-mu": ...}) | proximal_mu
 this strategy is none around another: give its options to FedDualAvg itself | strategy
-the server's step has no moments of its own; FedDualAvg takes server_momentum= | beta_1 beta_2 tau
-the server's step has no moments of its own; FedDualAvg takes server_momentum= | server_momentum momentum
+the server's step has no moments of its own; FedDualAvg takes server_momentum= | beta_1 beta_2 tau beta1 beta2
+  server_momentum momentum
 FedDualAvg, FedDualAvgOSP and FedDA take it | density client
 what clients remember has no noise; of methods without it, FedDualAvg, FedDualAvgOSP and FeDualEx take it | privacy
 give `start` or `simulate` initial_arrays=ArrayRecord(...) | initial_parameters
+give `start` or `simulate` callbacks=[EarlyStopping(...)] | early_stopping patience
+give `start` or `simulate` callbacks=[Checkpoint(...)] | checkpoint save_path
 give it to `start` or `simulate` | initial_arrays evaluate_fn evaluate_function num_rounds callbacks timeout
-give it to `start` or `simulate` | train_config evaluate_config
+  train_config evaluate_config rounds n_rounds resume
+give `simulate` num_nodes= | num_clients n_clients num_nodes clients
 give train_config=ConfigRecord({...}) to `start`, or override configure_train | on_fit_config_fn
 give evaluate_config=ConfigRecord({...}) to `start`, or override configure_evaluate | on_evaluate_config_fn
 it has no effect on a result; leave it out | inplace
 override aggregate_train, and weigh the replies there by their loss | q q_param train_loss_key
 """
-_ROWS = [row.split(" | ") for row in _TABLE.strip().splitlines()]
+# A row goes on in lines that begin with spaces.
+_ROWS = [row.split(" | ") for row in _TABLE.strip().replace("\n  ", " ").splitlines()]
 #: What to write here, or what to do, by options of Flower's strategies and of ours that others do not have.
 _ADVICE = {name: text for text, names in _ROWS for name in names.split()}
 
 
 def _advice(name: str, taken: Mapping[str, Any]) -> str:
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
-    own = nearest(name, [*taken])
     text = _ADVICE.get(name, "")
     option, is_option, _ = text.partition("=")
-    fits = ("client_lr" if option == "work" else option) in taken
-    # Of short names many are alike.
-    if own is not None and (not text or (one_apart(name, own) and (len(name) > 5 or not fits))):
-        return f"; did you mean {own}?"
-    if fits:
+    if ("client_lr" if option == "work" else option) in taken:
         return f"; write {text}"
     if option.isidentifier() and is_option:
         return f"; elsewhere it is {text}" + (", and this method has none" if "take" not in text else "")
     if text:
         return f"; {text}"
-    near = nearest(name, [*_ADVICE])
+    if (own := nearest(name, [*taken])) is not None:
+        return f"; did you mean {own}?"
+    # Of short names many are alike.
+    near = nearest(name, [*_ADVICE]) if len(name) > 3 else None
     return "; help() of the class lists those it has" if near is None else _advice(near, taken)

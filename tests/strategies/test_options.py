@@ -62,13 +62,15 @@ UNKNOWN = [
     (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
     (FederatedLogisticRegression, {"alpha": 1.0}, "alpha=1.0: FederatedLogisticRegression has no such option"),
     (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
+    *((FedDualAvg, {name: 1}, to) for name, to in (("l1_ratio", "ElasticNet(...)"), ("rate", "write client_lr="))),
     (DualFL, {"local_steps": 5}, "elsewhere it is work=Steps(...) or work=Epochs(...), and this method has none"),
+    (fco.Linear, {"fit_intercept": False}, "fit_intercept=False: Linear has no such option; did you mean intercept?"),
     (fco.FedDR, {"client_lr": 0.1}, "client_lr=0.1: FedDR has no such option"),
     (fco.FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help() of the class lists those it has"),
     # Those of Flower's strategies have other names here.
     (FedDualAvg, {"fraction_fit": 0.5}, "write fraction_train="),
     (FedDualAvg, {"proximal_mu": 0.5}, 'write client="unmodified", '),
-    (FedDualAvg, {"initial_parameters": 0.5}, "`start`"),
+    *((FedDualAvg, {name: 1}, "`start`") for name in ("initial_parameters", "rounds")),
 ]
 
 
