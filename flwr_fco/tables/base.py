@@ -419,6 +419,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _features(self, X: ArrayLike) -> Any:
         check_is_fitted(self)
+        if reading.clients_of(X, None, None)[0].site is not None:
+            raise ConfigurationError(f"X is a {type(X).__name__} of tables; expected one; `quality` takes several")
         if np.isnan(getattr(self, "intercept_", 0.0)).any():
             raise ConfigurationError(
                 "each site has an intercept of its own, which has stayed there, so the model predicts at a site only: "

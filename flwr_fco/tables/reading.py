@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -262,7 +263,7 @@ def read_site(
 
 
 def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:
-    """Return in words which columns and targets lack entries, and what to do; an empty text if none does.
+    """Return in words which columns and targets lack entries or have infinite ones; an empty text if none does.
 
     It is asked after an error, as it looks at each entry.
 
@@ -275,13 +276,15 @@ def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) ->
     counted : bool, default False
         Whether to say in how many rows, which is not for a server.
     """
-    found = []
-    for prefix, table in (("X", X), ("y", y)):
-        for name, entries in _columns(prefix, table, names).items():
-            lacking = sum(map(is_missing, entries))
-            found += [f"{name}{f' in {lacking} of {len(entries)} rows' * counted}"] * (lacking > 0)
     advice = "Leave such rows out, fill them in in the same way at every site, or give a codebook that leaves them out"
-    return f"entries are missing (NaN): {', '.join(found[:_NAMED])}. {advice}" if found else ""
+    columns = {**_columns("X", X, names), **_columns("y", y, names)}
+    # What is missing may not be compared, so it comes first.
+    for kind, is_one in (("missing (NaN)", is_missing), ("infinite", (-math.inf, math.inf).__contains__)):
+        lacking = {name: n for name, entries in columns.items() if (n := sum(map(is_one, entries)))}
+        found = [f"{name}{f' in {n} of {len(columns[name])} rows' * counted}" for name, n in lacking.items()]
+        if found:
+            return f"entries are {kind}: {', '.join(found[:_NAMED])}. {advice}"
+    return ""
 
 
 def _columns(prefix: str, table: Any, names: Names) -> dict[str, list[Any]]:
@@ -335,9 +338,7 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     missing = [row for row, name in enumerate(given.tolist()) if is_missing(name)]
     if missing:
         prefix = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
-        raise ConfigurationError(
-            f"{prefix}; expected the client of each row: leave such rows out, or give them a group"
-        )
+        raise ConfigurationError(f"{prefix}; expected the client of each row: leave these out, or give them a group")
     return np.unique(given, return_inverse=True)
 
 
@@ -347,9 +348,8 @@ def in_order(given: Any, sites: Sequence[Any]) -> Any:
         return None
     if not isinstance(given, Mapping) or set(given) != set(sites):
         reported = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
-        raise ConfigurationError(
-            f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {reported}"
-        )
+        prefix = f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {reported}"
+        raise ConfigurationError(f"{prefix}; expected a dict of the same sites")
     return [given[site] for site in sites]
 
 

@@ -207,8 +207,7 @@ def test_two_codings_of_two_classes_are_not_three_classes():
     model = FederatedLogisticRegression()
     labels = [two([0, 1], TARGETS[0]), two([-1, 1], TARGETS[1]), two([0, 1], TARGETS[2])]
     refused(r"part 0 has labels 0, part 1 has labels -1, and none has both", model.fit, TABLES, labels)
-    message = r"north has labels 0, south has labels -1"
-    refused(message, model.fit, ROWS, np.concatenate(labels), groups=OWNERS)
+    refused("north has labels 0, south has labels -1", model.fit, ROWS, np.concatenate(labels), groups=OWNERS)
     # Where a site has both, there are three classes; and rows that are dealt from one table have one coding.
     labels[2] = np.arange(40) % 3 - 1
     assert model.fit(TABLES, labels).classes_.tolist() == [-1, 0, 1]
@@ -379,17 +378,19 @@ def test_a_fit_that_no_site_can_load_says_why(features):
     refused(r"^2 of num_cl.*rows-1", over_a_grid, lambda m: load(m) if m == 1 else arrays, features=features)
 
 
+@pytest.mark.parametrize("what", ["missing (NaN)", "infinite"])
 @pytest.mark.parametrize(("lacks", "dtype"), [("crp", "float64"), ("crp", "Float64"), ("y", "float64")])
-def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype):
+def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype, what):
     rows = np.isin(np.arange(40), [3, 7])
-    table = TABLES[1] if lacks == "y" else TABLES[1].assign(crp=TABLES[1]["crp"].mask(rows).astype(dtype))
-    data = with_site(1, table, TARGETS[1].mask(rows) if lacks == "y" else None)
-    where = "y" if lacks == "y" else r"X\['crp'\]"
-    message = rf"site 1: entries are missing \(NaN\): {where} in 2 of 40 rows\. Leave such rows out"
+    gone = np.inf if what == "infinite" else np.nan
+    table = TABLES[1] if lacks == "y" else TABLES[1].assign(crp=TABLES[1]["crp"].mask(rows, gone).astype(dtype))
+    data = with_site(1, table, TARGETS[1].mask(rows, gone) if lacks == "y" else None)
+    where = re.escape(f"entries are {what}: " + {"crp": "X['crp']"}.get(lacks, "y"))
+    message = rf"site 1: {where} in 2 of 40 rows\. Leave such rows out"
     refused(message, lasso().fit, *by_name(data))
     refused(r"^entries are missing .*: X\['crp'\] in 40 of", fit_here(SITES).predict, TABLES[1].assign(crp=np.nan))
     # The server does not learn in how many, nor does a limit of the site's owner hide the column.
-    message = rf"partition 1: error 2: PublicError: entries are missing \(NaN\): {where}\. Leave"
+    message = rf"partition 1: error 2: PublicError: {where}\. Leave"
     for disclosure in (None, Disclosure(min_rows=5)):
         refused(message, over_a_grid, data, disclosure=disclosure)
     refused("several columns of the name 'age'", over_a_grid, with_site(1, pd.concat([TABLES[1]] * 2, axis=1)))
@@ -556,10 +557,9 @@ def test_outcomes_are_times_in_any_order_or_beside_the_table():
     coded = [own.assign(death=np.where(own["death"] == 1, "yes", "no")) for own in COHORTS]
     plain = FederatedCoxRegression().fit(PARTS, [own[["time", "death"]] for own in COHORTS])
     assert_array_equal(FederatedCoxRegression(codebook=book).fit(coded).coef_, plain.coef_)
-    book = Codebook(COLUMNS)
-    assert_array_equal(logistic(book).fit(COHORTS, DEATHS).coef_, logistic().fit(PARTS, DEATHS).coef_)
-    message = "part 0 gives no y, and the codebook has no outcome"
-    refused(message, logistic(book).fit, COHORTS, kind=PublicError)
+    model = logistic(Codebook(COLUMNS))
+    assert_array_equal(model.fit(COHORTS, DEATHS).coef_, logistic().fit(PARTS, DEATHS).coef_)
+    refused("part 0 gives no y, and the codebook has no outcome", model.fit, COHORTS, kind=PublicError)
 
 
 # --- splines ----------------------------------------------------------------------------------------------------------
