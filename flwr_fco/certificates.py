@@ -303,9 +303,7 @@ def reported_at(
         shares = [numbers[f"share-{k}"] for k in range(len(points))]
         if min(shares) < 0.0 or sum(shares) > 1.0 + _SHARES_ROUNDING:
             # Beyond, the conjugate is infinite where a single row's is.
-            raise ProtocolError(
-                f"the server asks for a mixture of {shares}; expected shares >= 0 of a sum of at most 1"
-            )
+            raise ProtocolError(f"the server asks for a mixture of {shares}; expected shares >= 0, together at most 1")
         return {"conjugate": objective.dual_terms(points, shares)[0]}, {}
     loss, gradient = objective.value_and_gradient(w)
     reported = {"loss": float(loss), "l2": float(objective.l2), "convex": float(convex)}

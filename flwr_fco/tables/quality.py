@@ -287,9 +287,7 @@ def _check_bins(answer: Answer) -> None:
     rows, expected, observed = (answer.vectors[name] for name in ("rows", "expected", "observed"))
     parts = (np.minimum(expected, observed) >= -_ROUNDING) & (observed <= rows + _ROUNDING)
     if answer.numbers["reported"] and not (abs(rows.sum() - 1.0) <= _ROUNDING and parts.all()):
-        raise ProtocolError(
-            f"its bins hold {rows.sum():g} times its rows, or more events than rows, or fewer than none"
-        )
+        raise ProtocolError(f"its bins hold {rows.sum():g} times its rows, or more events than rows, or less than 0")
 
 
 def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:

@@ -272,8 +272,7 @@ def flaky(failures, kind):
         return [reply] if next(left, None) is None else FAULTS[kind][0](message, reply)
 
     result = start_on(Faulty(app_of(clients(), [note]), 4, fault), WholeDualAvg(**WHOLE), 4)
-    rounds = 4 - result.train_metrics_clientapp[2]["skipped"]
-    expected = run(WholeDualAvg(**WHOLE), clients(), rounds)
+    expected = run(WholeDualAvg(**WHOLE), clients(), 4 - result.train_metrics_clientapp[2]["skipped"])
     np.testing.assert_allclose(flat(result.arrays), flat(expected.arrays), rtol=1e-12)
     return result, asked
 

@@ -238,8 +238,7 @@ def test_many_features_take_tens_of_rounds():
     rng = np.random.default_rng(0)
     features = [rng.normal(0.1 * m, 1.0, size=(40, 5000)) for m in range(3)]
     objectives = [Logistic(own, own[:, 0] + rng.normal(size=40) > 0.0) for own in features]
-    psi = L2Squared(1 / 120)
-    result, _ = solved(objectives, psi, hessian="none", tolerance=1e-13, rounds=200)
+    result, _ = solved(objectives, L2Squared(1 / 120), hessian="none", tolerance=1e-13, rounds=200)
     assert numbers(result, "duality-gap")[-1] <= 1e-13
     assert len(result.train_metrics_clientapp) <= 60
     X, y = np.vstack([own.features for own in objectives]), np.concatenate([own.labels for own in objectives])
