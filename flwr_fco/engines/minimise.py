@@ -290,9 +290,7 @@ def _lbfgs(problem: _Problem, start: Vector) -> None:
         value, gradient = problem.objective.value_and_gradient(given)
         if not np.array_equal(given, w, equal_nan=True):
             name = type(problem.objective).__name__
-            raise ConfigurationError(
-                f"{name} changes w in value(w) or gradient(w); expected a loss that works on a copy"
-            )
+            raise ConfigurationError(f"{name} changes w in value(w) or gradient(w); expected one that works on a copy")
         return problem.value(w, value), problem.at(given, gradient).gradient
 
     options = {"gtol": 0.0, "ftol": 0.0, "maxiter": problem.limit, "maxfun": 2 * problem.limit, "maxcor": 10}

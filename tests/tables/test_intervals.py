@@ -525,8 +525,7 @@ def test_raos_test_with_clusters_is_that_of_the_clusters_scores():
         moved = np.linalg.solve(curved.sum(axis=0), own.T).T @ curved[:, j].T
         each = own[:, [j]] * (np.arange(3) == np.arange(90)[:, None] // 30) - moved
         sums = each.sum(axis=0)
-        statistic = sums @ np.linalg.pinv(each.T @ each, rcond=1e-9) @ sums
-        assert row["Rao"] == pytest.approx(statistic, rel=1e-6)
+        assert row["Rao"] == pytest.approx(sums @ np.linalg.pinv(each.T @ each, rcond=1e-9) @ sums, rel=1e-6)
 
 
 # --- meta-analysis ----------------------------------------------------------------------------------------------------
