@@ -332,12 +332,12 @@ class Client:
         try:
             found: Any = self._load[role](context)
         except Exception as error:
-            if isinstance(error, PublicError) or not self._limits_rows:
+            if isinstance(error, PublicError) or self.disclosure == Disclosure():
                 raise
             # Its text may hold values of single rows, such as labels, and goes to the server.
             logger.error("Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
             problem = f"this site's data cannot be loaded ({type(error).__name__})"
-            why = "its owner limits what is said of few rows, and a text may be about one"
+            why = "its owner limits what is said of rows, and a text may be about one"
             raise ConfigurationError(f"{problem}. The reason is in its own log: {why}") from None
         if not isinstance(found, Objective):
             # The value may be the client's data, and the error goes to the server.

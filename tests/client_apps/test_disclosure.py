@@ -149,7 +149,7 @@ def question(kind="gradient", numbers=None):
     return encode_question(Question(kind, clients()[0].layout, {"primal": np.zeros(7)}, numbers or {}))
 
 
-@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows", None])
+@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows", "max_numbers", None])
 @pytest.mark.parametrize(
     ("raised", "shown"),
     [
