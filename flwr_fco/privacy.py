@@ -296,10 +296,8 @@ class Accountant(NamedTuple):
 
     def sensitivity(self, rounds: int) -> float:
         """Return the largest influence of a client on the noisy quantity after some rounds, per unit of the clip."""
-        if self.noise == "banded":
-            return banded_sensitivity(rounds, self.separation, self.bands)
-        # The sensitivity of a single round; the composition accounts for several rounds.
-        return 1.0
+        # Of independent noise that of a single round; the composition accounts for several rounds.
+        return banded_sensitivity(rounds, self.separation, self.bands) if self.noise == "banded" else 1.0
 
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
         """Return epsilon after a number of rounds; infinite without noise. The noise multiplier is sigma / clip."""

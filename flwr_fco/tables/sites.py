@@ -37,7 +37,8 @@ from flwr_fco.tables.reading import is_grid
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
 #: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether they are
-#: unequal, whether columns are dense (of counts also their mean); and columns' means, variances, and those in strata.
+#: unequal, whether columns are dense (of counts also their mean); and columns' means, variances, and these again where
+#: a column varies in a stratum.
 _NUMBERS = ("loss", "mass", "weighted", "dense")
 _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
@@ -59,16 +60,15 @@ def first(question: Question, objective: Objective) -> Answer:
     """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
 
     The loss is counted from the least that it can be, as that of weighted survival times may be below 0. ``weighted``
-    is 1 if the weights are unequal. ``within`` are the variances about the means of the strata of survival times, or
-    the same.
+    is 1 if the weights are unequal. ``within`` are the variances of columns that vary in a stratum of survival times.
     """
     assert isinstance(objective, Linear)
     # Of an earlier fit that has not ended.
     objective.state.pop(CENTRE, None)
     objective.shift(np.zeros(objective.features.shape[1]))
     value, gradient = objective.value_and_gradient(question.vectors["primal"])
-    means, variances = objective.moments()
-    vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
+    known = objective.moments()
+    vectors = {"gradient": gradient, **dict(zip(_COLUMNS, (*known, varied(objective, *known)), strict=True))}
     numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
     numbers["dense"] = isinstance(objective.features, np.ndarray)
     if isinstance(getattr(objective, "with_intercept", objective), Poisson):
@@ -76,14 +76,17 @@ def first(question: Question, objective: Objective) -> Answer:
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
 
 
-def within(objective: Objective, variances: Vector) -> Vector:
-    """Return the variances of the columns within strata, of their variances."""
+def varied(objective: Objective, means: Vector, variances: Vector) -> Vector:
+    """Return the variances of columns, and 0 of those that are constant in each stratum.
+
+    Not those within strata, as what is missing to the whole is a row, if a stratum has one.
+    """
     if not isinstance(objective, CoxRegression) or not (codes := objective.link.of_row.strata).any():
         return variances
     rows = dense(objective.features)
     counts = np.bincount(codes)
     parts = [count * moments(rows[codes == code], np.full(count, 1.0 / count))[1] for code, count in enumerate(counts)]
-    return np.asarray(sum(parts) / codes.size)
+    return np.where(_constant(np.sqrt(np.abs(sum(parts)) / codes.size), means), 0.0, variances)
 
 
 @answers_to("centred")
@@ -248,7 +251,7 @@ class Sites:
     weighted : bool
         Whether rows have weights other than 1.
     means, variances, within : ndarray of float64, shape (number of sites, d)
-        Of the columns, the last within strata.
+        Of the columns; the last is 0 of those that are constant in each stratum.
     """
 
     def __init__(

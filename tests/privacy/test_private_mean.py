@@ -60,8 +60,7 @@ def test_the_multiplier_of_a_target_does_not_pass_it(mechanism):
 
 def test_extremes():
     for mechanism in MECHANISMS:
-        assert mechanism.epsilon(0.0, 3, DELTA) == math.inf
-        assert mechanism.epsilon(1.0, 0, DELTA) == 0.0
+        assert (mechanism.epsilon(0.0, 3, DELTA), mechanism.epsilon(1.0, 0, DELTA)) == (math.inf, 0.0)
         assert mechanism.epsilon(1e-3, 3, DELTA) > 1000.0
         assert 0.0 <= mechanism.epsilon(1e6, 3, DELTA) < 1e-4
     refused("out of reach", Accountant("banded").noise_multiplier, 1e-12, 100, 1e-300)
@@ -129,10 +128,10 @@ def test_the_streamed_banded_noise_is_that_of_the_inverse(bands):
 
 
 def test_secure_numbers_are_normal_and_never_the_same():
-    one, other = accounting.secure_normal(50_000), accounting.secure_normal(50_000)
-    assert kstest(np.concatenate([one, other]), "norm").pvalue > 1e-6
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
-    assert np.isfinite(one).all()
+    pair = accounting.secure_normal(50_000), accounting.secure_normal(50_000)
+    # Neither test has an answer that is large enough where a number is NaN or infinite.
+    assert kstest(np.concatenate(pair), "norm").pvalue > 1e-6
+    assert abs(np.corrcoef(*pair)[0, 1]) < 0.03
 
 
 def test_what_is_clipped_is_within_the_bound_whatever_it_is():
@@ -229,7 +228,6 @@ def test_a_client_is_asked_again_after_b_rounds_and_not_before():
             for node in asked:
                 rounds.setdefault(node.key, []).append(t)
             mean.increment()
-        assert len(rounds) == 10
         assert all(np.all(np.diff(own) == 4) for own in rounds.values())
         orders.add(tuple(rounds[0, m][0] for m in range(10)))
     assert len(orders) > 1  # the shuffle is no function of the strategy's seed
@@ -248,8 +246,7 @@ def test_a_client_that_reconnects_keeps_its_turn_and_a_late_one_has_none():
     first = {node.key for node in mean.asks(nodes_of(4))}
     mean.increment()
     second = {node.key for node in mean.asks([Node(900 + m, m) for m in range(6)])}
-    assert first | second == {(0, m) for m in range(4)}
-    assert first.isdisjoint(second)
+    assert sorted([*first, *second]) == [(0, m) for m in range(4)]
 
 
 def test_no_round_is_released_twice_and_none_that_is_not_accounted_for():

@@ -411,6 +411,13 @@ def test_bins_with_few_rows_are_merged_or_stay():
     assert (len(first.bins) > len(other.bins) == 0, "others than before" in other) == (True, True)
 
 
+def test_what_varies_in_strata_says_nothing_of_one_with_a_single_row():
+    """Its row would follow from the variances within strata, the means and the variances."""
+    own = cox(0, strata=np.arange(90) == 7)
+    said = find_answer("first").answer(Question("first", own.layout, {"primal": np.zeros(4)}, {}), own).vectors
+    assert_allclose(said["within"], said["variances"], rtol=1e-12)
+
+
 ASKED = [("bins", {"merged": merged, "edge-0": 0.0}, "to merge .* expected 1, 2, 4") for merged in (0.0, -1.0, 3.0)]
 ASKED += [("curves", {"by": column}, "survival by column .* of 4, from 0") for column in (-1.0, 0.5, 4.0, 1e18)]
 
