@@ -94,14 +94,19 @@ class RayGrid(InProcessGrid):
         try:
             actor = ray.remote(_Actor).options(max_restarts=0, num_cpus=num_cpus, num_gpus=num_gpus)
             self._make: Callable[[], Any] = lambda: actor.remote(made)
-            count = int(min(room_of(ray, num_cpus, num_gpus), workers or num_nodes))
+            room = room_of(ray, num_cpus, num_gpus)
+            count = workers or int(min(room, num_nodes))
+            if room < count:
+                prefix = f"{count} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
+                why = f"but the cluster has room for {room:g}; take fewer, or reserve less"
+                raise ConfigurationError(f"{prefix}, {why}")
             self._actors = [self._make() for _ in range(count)]
-            self._begin(workers or count)
+            self._begin()
         except BaseException:
             self.__exit__()
             raise
 
-    def _begin(self, wanted: int) -> None:
+    def _begin(self) -> None:
         """Wait for the actors, until no more come: who waits for room that others hold may hold what they wait for."""
         ready = {actor.call.remote("states"): actor for actor in self._actors}
         up, late, before = list[Any](), [*ready], -1
@@ -110,8 +115,8 @@ class RayGrid(InProcessGrid):
             up, late = self._ray.wait([*ready], num_returns=len(ready), timeout=_PATIENCE)
             if not up:
                 logger.warning("simulate waits for a worker; if others use what it reserves, `ray status` shows it")
-        if len(up) < wanted:
-            logger.warning("simulate has %d of %d workers: the cluster has no room for more", len(up), wanted)
+        if late:
+            logger.warning("simulate has %d of %d workers: others use the rest of the cluster", len(up), len(ready))
         for answer in late:
             self._ray.kill(ready[answer])
         self._actors = [ready[answer] for answer in up]

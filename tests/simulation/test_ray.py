@@ -145,14 +145,14 @@ def test_two_programs_on_a_cluster_do_not_wait_for_each_other(ray, monkeypatch):
     """Each may have a part of the workers that it wants, and wait for what the other one has. States are restored."""
     monkeypatch.setattr(ray_grid, "_PATIENCE", 5.0)
     most = ray.cluster_resources()["CPU"] - 1.0
+    refused("room for .*; take fewer", on_actors, app_of(clients()), workers=999)
     first, other = (InProcessGrid(app_of(clients()), 4) for _ in range(2))
     outcome(first, strategy(FedDAGT), start_arrays())
     saved = first.states()
     with on_actors(app_of(clients()), workers=1, num_cpus=most), on_actors(app_of(clients()), workers=None) as grid:
         assert grid.workers == 2
         grid.restore(saved)
-        assert len(saved) == 4
-        assert grid.states() == saved
+        assert (grid.states(), len(saved)) == (saved, 4)
         other.restore(grid.states())
     assert other.states() == saved
 
