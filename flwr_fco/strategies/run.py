@@ -182,7 +182,8 @@ class Run:
         """Send messages and return the replies, waiting for them up to the timeout.
 
         A client that has been waited for in vain twice in a row, in messages of any kind or of this one, is asked after
-        all others, and has as long as they took: a site that hangs costs two timeouts and not one a round.
+        all others, and has as long as they took: a site that hangs costs two timeouts and not one a round. Where there
+        are no others, they have the timeout: they may be slow to begin.
 
         Parameters
         ----------
@@ -191,6 +192,7 @@ class Run:
         """
         kinds = ("", messages[0].metadata.message_type) if self._silences and len(messages) else ("",)
         silent = {node_id for (node_id, kind), times in self._silences.items() if times >= _PATIENCE and kind in kinds}
+        silent = set() if silent.issuperset(node.node_id for node in self.nodes.ordered) else silent
         waited_for = [each for each in messages if each.metadata.dst_node_id not in silent] if silent else messages
         began = time.monotonic()
         found = self.grid.send_and_receive(waited_for, timeout=self.timeout)
