@@ -478,14 +478,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 raise ValueError("y has labels that are missing")
             return own._replace(features=X, y=y, weights=reading.row_weights(own.weights, X))
         except (TypeError, ValueError) as error:
-            if not named:
+            missing = reading.missing_in(own.features, own.y, counted=True)
+            if not (named or missing):
                 raise
             text = f"{error}".rstrip(".")
             if not isinstance(error, ConfigurationError):
                 text += "; expected a table with a row or more and the columns of the first one, and an entry "
                 text += "for each row in y, and in sample_weight if it is given"
-            missing = reading.missing_in(own.features, own.y, counted=True)
-            raise ConfigurationError(f"{own.name}: {missing or text}") from error
+            raise ConfigurationError(f"{own.name}: " * named + (missing or text)) from error
 
     def _objectives(self, clients: Sequence[reading.Client]) -> list[Any]:
         """Return each client's loss."""

@@ -169,8 +169,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         raise OSError(28, "No space left on device")
 
     refused("No space", write_file, path, fail, kind=OSError)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("old", [path])
 
 
 def test_permissions_stay_and_secrets_are_the_owners(tmp_path):
