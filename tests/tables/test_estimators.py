@@ -548,12 +548,12 @@ def test_without_a_penalty_the_fit_is_scikit_learns():
 def test_the_columns_that_tell_the_outcome_are_named(unit, whole):
     """A column that is the outcome, or one that no row without an event has; others are the same, or in other units."""
     rng = np.random.default_rng(1)
-    table = pd.DataFrame(rng.normal(size=(200, 3)), columns=["age", "sex", "bmi"])
+    table = pd.DataFrame(rng.normal(size=(200, 3))[:, [0, 1, 2, 2]], columns=["age", "sex", "bmi", "again"])
     y = table["age"] + rng.normal(size=200) > 0.0
-    table["again"] = table["bmi"]
-    table["dead"] = unit * (2.0 - whole + (y & (whole | (rng.random(200) < 0.3))))
+    table["dead"] = unit * (2.0 - whole + (dead := y & (whole | (rng.random(200) < 0.3))))
     for options in ({"C": np.inf}, {"cv": 3, "penalty_factor": {"dead": 0, "sex": 0}}):
         refused("^the outcome is separable by 'dead':", FederatedLogisticRegression(**options).fit, table, y)
+    refused("separable by 'dead':", tables.FederatedCoxRegression().fit, table[["dead"]], np.c_[table.index, dead])
 
 
 def test_a_lasso_of_an_even_number_of_classes_is_unique():

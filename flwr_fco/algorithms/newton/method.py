@@ -395,9 +395,9 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
     (on, hessian), indices, outputs = block, np.arange(state.point.size), known.outputs
-    unpenalised = known.psi.free_coordinates()
     # A common change of all classes' coefficients has no effect.
-    alone = unpenalised & (known.reported.l2 == 0.0) & ((outputs == 1) | (indices % outputs < outputs - 1))
+    one = (outputs == 1) | (indices % outputs < outputs - 1)
+    alone = known.psi.free_coordinates() & (known.reported.l2 == 0.0) & one
     idle = alone & (indices < indices.size - num_intercepts(known.psi.layout))
     here, levels = (np.flatnonzero(own[on]) for own in (idle, alone & ~idle))
     # Of some of them the smallest eigenvalue is another one.
@@ -417,20 +417,20 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
     smallest, largest = (float(spectrum[k]) if here.size else 0.0 for k in (0, -1))
     if state.curvature == 0.0:
         return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
-    if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0 and state.residual > tolerance:
-        size = float(np.abs(state.point[on[here]]).max())
-        free = np.flatnonzero(unpenalised[on])
+    if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0:
         # What grows without end is what a Newton step still moves; all else has come to rest.
-        step = np.zeros(on.size)
+        free, step = np.sort(np.append(here, levels)), np.zeros(on.size)
         at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), penalty.at(on[free])
         step[free] = model.minimise_model(*at)
-        effects = np.abs(step[here]) * np.sqrt(hessian.diagonal()[here])
+        if not -float(known.gradient[on] @ step) > tolerance:
+            return state
+        effects = np.abs(step[here]) * np.sqrt(np.abs(spread.diagonal()[own]))
         along = on[here[effects > _PART * effects.max()]]
         raise SeparableError(
             f"the outcome is separable along coefficients that psi leaves alone, {_named(known.psi.layout, along)}: "
-            f"the largest of them is {size:.3g} and grows without end (the curvature has fallen from "
-            f"{state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum. Let psi act on them, or add an l2 "
-            "term to the losses",
+            f"the largest of them is {np.abs(state.point[on[here]]).max():.3g} and grows without end (the curvature "
+            f"has fallen from {state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum. Let psi act on "
+            "them, or add an l2 term to the losses",
             along.tolist(),
         )
     return state
