@@ -585,7 +585,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def coverage():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS)
-        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "coverage.py")))
+        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "intervals.py")))
 
 
 def test_every_setting_has_stored_shares_within_its_bars(coverage):

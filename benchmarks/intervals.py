@@ -1,9 +1,9 @@
 """Intervals of simulated federations: how often they cover the truth, and how often Q rejects what is true.
 
-    python benchmarks/coverage.py           500 federations of each setting, 1,000 of rare outcomes and of clusters;
-                                            about 45 minutes of one core; writes benchmarks/coverage.json
-    python benchmarks/coverage.py --quick   2 of each, without bars: some seconds
-    python benchmarks/coverage.py --only Cox    settings that begin so; the others stay as they are stored
+    python benchmarks/intervals.py           500 federations of each setting, 1,000 of rare outcomes and of clusters;
+                                             about 45 minutes of one core; writes benchmarks/intervals.json
+    python benchmarks/intervals.py --quick   2 of each, without bars: some seconds
+    python benchmarks/intervals.py --only Cox    settings that begin so; the others stay as they are stored
 
 A federation is a fit with ``intervals=True`` on five sites whose rows differ in location. Federation i of a setting is
 drawn from the seed (setting, i), so that each can be drawn again. The bars are of 95 % intervals: of squares within two
