@@ -199,9 +199,8 @@ def _by_themselves(cells: Cells) -> list[Finding]:
             if (cells.deviation[others, c] > 0.0).any():
                 prefix += ", and varies at other sites: it was not measured, or filled in"
             found.append(Finding(site, cells.names[c], prefix, 2 * varies[others, c].sum() > others.sum()))
-        for c in np.flatnonzero(cells.said[m, :, -1] > 0.0):
-            prefix = "has a single number far beyond all others: look at it, and give the codebook a range"
-            found.append(Finding(site, cells.names[c], prefix, False))
+        prefix = "has a single number far beyond all others: look at it, and give the codebook a range"
+        found += [Finding(site, cells.names[c], prefix, False) for c in np.flatnonzero(cells.said[m, :, -1] > 0.0)]
         # Of a table of few values two rows are the same by chance: how often, the pairs of rows at other sites say.
         pairs = max(1.0, float((0.5 * rows * (rows - 1.0))[others].sum()))
         probability = (_FEW + float((cells.repeated * rows)[others].sum())) / pairs

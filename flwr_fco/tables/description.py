@@ -202,8 +202,7 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
     if column.levels:
         return said, np.where(hidden, WITHHELD, counts)[:-1].astype(np.float64)
     if known.size >= max(1, least) and not _is_rare(known, least):
-        begins = [round(q * (known.size - 1) - (least - 1) / 2) for q in _QUARTILES]
-        at = np.clip(begins, 0, known.size - least)
+        at = np.clip([round(q * (known.size - 1) - (least - 1) / 2) for q in _QUARTILES], 0, known.size - least)
         quartiles = [float(known[begin : begin + least].mean()) for begin in at]
         low, middle, high = np.quantile(known, _QUARTILES) if least == 1 else quartiles
         second, first = np.append(0.0, np.sort(np.abs(known - middle)))[-2:]

@@ -527,15 +527,17 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     size = w.size
     upper = np.triu_indices(size)
     loss = clusters = 0.0
-    gradient = np.zeros(size)
-    block = np.zeros((size, size))
-    meat = np.zeros((size, size))
+    gradient, block, meat = np.zeros(size), *np.zeros((2, size, size))
     if used is not None:
         count = used.layout.size
         loss, gradient[:count] = used.value_and_gradient(w[:count])
         block[np.triu_indices(count)] = used.hessian_block(w[:count], np.arange(count))
         if numbers["clustered"]:
             sums = _summed(used.row_gradients(w[:count]), objective.clusters)
+            if len(sums) == 2 and (facts := getattr(objective, "facts", None)):
+                # Each of two sums follows from their sum and that of their squares.
+                fewest = np.unique(np.asarray(objective.clusters), return_counts=True)[1].min()
+                facts.disclosure.check_rows(int(fewest), "sums over two clusters")
             meat[:count, :count] = sums.T @ sums / used.num_examples
             clusters = float(len(sums))
     vectors = {"gradient": gradient, "block": block[upper]} | ({"meat": meat[upper]} if numbers["clustered"] else {})

@@ -140,10 +140,9 @@ def test_what_is_clipped_is_within_the_bound_whatever_it_is():
     odd = [np.full(5, 1e308), np.full(5, 5e-324), np.array([1e200, 1.0, -1e-200, 1e300, 0.0]), np.zeros(5)]
     odd += [np.array([np.inf, 1.0, 1.0, np.nan, 1.0]), *(rng.standard_normal((200, 5)) * 10.0 ** rng.integers(-3, 4))]
     for vector in odd:
-        before = vector.copy()
+        vector.flags.writeable = False
         found = clipped(vector, bounds)
         assert all(np.linalg.norm(found[block]) <= bound for block, bound in bounds)
-        np.testing.assert_array_equal(vector, before)
     inside = np.array([0.1, 0.2, 0.3, 1.0, 1.0])
     np.testing.assert_array_equal(clipped(inside, bounds), inside)
 
@@ -219,9 +218,7 @@ def test_the_denominator_and_elapsed_are_fixed_and_an_empty_round_is_noise():
 def test_a_client_is_asked_again_after_b_rounds_and_not_before():
     orders = set()
     for _ in range(20):
-        mean = Mean(0.25, 12)
-        around = nodes_of(10)
-        rounds = {}
+        mean, around, rounds = Mean(0.25, 12), nodes_of(10), {}
         for t in range(12):
             asked = mean.asks(around)
             assert mean.asks(around) == asked

@@ -224,8 +224,7 @@ def test_a_second_run_of_a_strategy_is_refused_whatever_is_between(between):
     if between == "an option":
         strategy.client_lr = 0.03
     elif between == "a run without privacy":
-        settings = strategy.privacy
-        strategy.privacy = None
+        settings, strategy.privacy = strategy.privacy, None
         play(strategy, 3)
         strategy.privacy = settings
     refused("released already, up to round 3", play, strategy, 3)

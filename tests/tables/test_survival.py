@@ -411,11 +411,15 @@ def test_bins_with_few_rows_are_merged_or_stay():
     assert (len(first.bins) > len(other.bins) == 0, "others than before" in other) == (True, True)
 
 
-def test_what_varies_in_strata_says_nothing_of_one_with_a_single_row():
-    """Its row would follow from the variances within strata, the means and the variances."""
+def test_sums_over_strata_and_clusters_are_no_single_row():
+    """Of one with a single row this would follow from variances within strata, means and variances."""
     own = cox(0, strata=np.arange(90) == 7)
     said = find_answer("first").answer(Question("first", own.layout, {"primal": np.zeros(4)}, {}), own).vectors
     assert_allclose(said["within"], said["variances"], rtol=1e-12)
+    # Nor do the sum of two clusters' gradients and that of their squares.
+    own.clusters, own.facts = own.link.of_row.strata, type("Facts", (), {"disclosure": Disclosure(min_rows=20)})
+    asked = Question("derivatives", own.layout, {"primal": np.zeros(4)}, {"own": 0.0, "clustered": 1.0})
+    refused("sums over two clusters; .* min_rows=20", find_answer("derivatives").answer, asked, own)
 
 
 ASKED = [("bins", {"merged": merged, "edge-0": 0.0}, "to merge .* expected 1, 2, 4") for merged in (0.0, -1.0, 3.0)]
