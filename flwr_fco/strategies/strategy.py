@@ -206,7 +206,7 @@ class CompositeStrategy(Options):
         ConfigurationError
             If an argument is of another kind, a run is under way, or `resume` is no checkpoint of this strategy.
         """
-        checked("initial_arrays", initial_arrays, ArrayRecord)
+        checked("initial_arrays", initial_arrays, ArrayRecord, {"example": "ArrayRecord({{name: Array(array), ...}})"})
         if not hasattr(grid, "send_and_receive") or isinstance(grid, type):
             raise ConfigurationError(f"grid is {of_type(grid)}; expected the Grid that a ServerApp gets")
         checked("num_rounds", num_rounds, int, NATURAL)

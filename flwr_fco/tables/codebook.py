@@ -128,7 +128,7 @@ class Column(Choice):
             raise ConfigurationError(f"knots={list(self.knots)}; expected three or more, rising, or none")
         if not min([*self.knots, *(limits or [-math.inf])]) >= least:
             prefix = f"transform={self.transform!r} with range={limits}, knots={list(self.knots)}"
-            raise ConfigurationError(f"{prefix}; expected a range, and knots, of numbers from {least:.3g} on")
+            raise ConfigurationError(f"{prefix}; expected a range, and knots, of numbers {'> 0' if least else '>= 0'}")
 
     @property
     def shown(self) -> list[Any]:

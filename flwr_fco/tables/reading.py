@@ -280,9 +280,8 @@ def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) ->
     columns = {**_columns("X", X, names), **_columns("y", y, names)}
     # What is missing may not be compared, so it comes first.
     for kind, is_one in (("missing (NaN)", is_missing), ("infinite", (-math.inf, math.inf).__contains__)):
-        lacking = {name: n for name, entries in columns.items() if (n := sum(map(is_one, entries)))}
-        found = [f"{name}{f' in {n} of {len(columns[name])} rows' * counted}" for name, n in lacking.items()]
-        if found:
+        if lacking := {name: n for name, entries in columns.items() if (n := sum(map(is_one, entries)))}:
+            found = [f"{name}{f' in {n} of {len(columns[name])} rows' * counted}" for name, n in lacking.items()]
             return f"entries are {kind}: {', '.join(found[:_NAMED])}. {advice}"
     return ""
 

@@ -248,7 +248,7 @@ def compared(model: Any, other: Any) -> Tested:
     values = np.array([[own[name] for name in names[1]] for own in slopes])
     apart = not np.allclose(values[0], values[1], rtol=1e-9, atol=1e-9 * float(abs(values).max()))
     if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
-        raise ConfigurationError("expected two models of the same rows, sites, outcome and kind of intercepts")
+        raise ConfigurationError("expected two models of the same rows, sites, outcome, intercepts and columns' units")
     if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:
         prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
         raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")
