@@ -158,10 +158,9 @@ def run_rounds(
         logger.warning(text, resume, run.number)
     logger.info("Starting %s strategy:", name)
     logger.info("\t├── Number of rounds: %d", num_rounds)
-    share = getattr(getattr(strategy, "density", None), "share", getattr(strategy, "density", None))
-    if share is not None and num_rounds < (needed := math.ceil(4.0 * math.log2(1.0 / share))):
-        text = "density=%g in %d rounds: most networks need %d for 95 %% of FedAvg's accuracy, deep ones twice as many"
-        logger.warning(text, share, num_rounds, needed)
+    if (own := strategy._density) and num_rounds < (needed := math.ceil(4.0 * math.log2(1.0 / own.share))):
+        text = "density=%g in %d rounds: to be as good as FedAvg's, networks often need %d rounds, and deep ones more"
+        logger.warning(text, own.share, num_rounds, needed)
     strategy.summary()
     # The state between two rounds, which an error saves; not while a round ends, and half of the run has changed.
     settled: Any = None
