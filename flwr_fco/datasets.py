@@ -146,7 +146,7 @@ def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator)
     >>> [part.size for part in iid_partition(10, 3, np.random.default_rng(0))]
     [4, 3, 3]
     """
-    _check_counts(num_examples, num_clients, 1)
+    _check_counts(num_examples, num_clients, 1, rng)
     return [np.sort(part) for part in np.array_split(rng.permutation(num_examples), num_clients)]
 
 
@@ -190,7 +190,7 @@ def dirichlet_partition(
     array = np.asarray(labels)
     if array.shape not in ((array.size,), (array.size, 1)):
         raise ConfigurationError(f"labels has the shape {array.shape}; expected the label of each example")
-    _check_counts(array.size, num_clients, min_size)
+    _check_counts(array.size, num_clients, min_size, rng)
     checked("alpha", alpha, float, POSITIVE)
     # NaN is a label like others, which is not equal to itself.
     codes = np.unique(array, return_inverse=True)[1]
@@ -207,8 +207,10 @@ def dirichlet_partition(
     raise ConfigurationError(f"{prefix} with fewer than {min_size=}. Raise alpha, or lower num_clients or min_size.")
 
 
-def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:
-    if checked("num_clients", num_clients, int, AT_LEAST_ONE) * checked("min_size", min_size, int) > num_examples:
+def _check_counts(num_examples: int, num_clients: int, min_size: int, rng: np.random.Generator) -> None:
+    checked("rng", rng, np.random.Generator)
+    least = checked("num_clients", num_clients, int, AT_LEAST_ONE) * checked("min_size", min_size, int)
+    if max(least, 1) > checked("num_examples", num_examples, int):
         prefix = f"{num_clients=} with at least {min_size} of {num_examples} examples each"
         raise ConfigurationError(f"{prefix}; expected 1 or more, at most {num_examples // max(min_size, 1)}")
 

@@ -394,7 +394,6 @@ def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     require(0 < f.split < size, f"split={f.split}; expected both players to have coordinates, {size} together")
     check_objective(f, seed)
-    w = rng.normal(size=size)
     batches = f.batches(rng, Steps(1000, batch_size=1))
     samples = np.array([f.gradient(w, batch) for batch in batches])
     exact = f.gradient(w)

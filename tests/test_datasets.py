@@ -31,6 +31,7 @@ def test_dirichlet_partition_is_a_partition(alpha):
         (lambda labels, rng: dirichlet_partition(labels.reshape(50, 2), 2, 1.0, rng), r"\(50, 2\)"),
         (lambda labels, rng: dirichlet_partition(labels, 10, 0.01, rng), "Raise alpha"),
         (lambda labels, rng: iid_partition(10, 0, rng), "num_clients=0"),
+        (lambda labels, rng: iid_partition(labels, 2, 0), "rng=0 is an int; expected a Generator"),
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(split, said):
