@@ -36,7 +36,7 @@ class Disclosure(Choice):
     Parameters
     ----------
     min_rows : int, optional
-        Smallest number of rows that an answer, a minibatch, a fold or a bin is about. Rates by ``"auto"`` of minibatches
+        Smallest number of rows of an answer, a minibatch, a fold, a bin or one of two clusters. Rates by ``"auto"`` of minibatches
         of b of n rows are smaller then: by n / b times the smoothness of all rows, not by that of the longest row.
     min_class_rows : int, optional
         For losses with classes, the smallest number of rows of a class that occurs there. Rows with an event and
