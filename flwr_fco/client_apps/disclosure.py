@@ -36,8 +36,9 @@ class Disclosure(Choice):
     Parameters
     ----------
     min_rows : int, optional
-        Smallest number of rows of an answer, a minibatch, a fold, a bin or one of two clusters. Rates by ``"auto"`` of minibatches
-        of b of n rows are smaller then: by n / b times the smoothness of all rows, not by that of the longest row.
+        Smallest number of rows of an answer, a minibatch, a fold, a bin or one of two clusters. Rates by ``"auto"`` of
+        minibatches of b of n rows are smaller then: by n / b times the smoothness of all rows, not by that of the
+        longest row.
     min_class_rows : int, optional
         For losses with classes, the smallest number of rows of a class that occurs there. Rows with an event and
         censored rows are two classes. As no minibatch can be sure of it, batches are full (``batch_size=None``).
