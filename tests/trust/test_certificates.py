@@ -193,7 +193,7 @@ def below_0(block):
 def indefinite(block):
     """All minors of order 2 are positive, and the matrix is not."""
     order = int(np.sqrt(2 * block.size))
-    return 1e-3 * np.full((order, order), -0.6) + 1.6 * np.eye(order)[np.triu_indices(order)]
+    return 1e-3 * (np.full((order, order), -0.6) + 1.6 * np.eye(order))[np.triu_indices(order)]
 
 
 NEWTON_LIES = {
