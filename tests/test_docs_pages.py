@@ -198,7 +198,7 @@ def page():
     """Run the code of the page, whose classes are forgotten afterwards; return its names."""
     pytest.importorskip("pyproximal", reason="pip install pyproximal")
     names = {"__name__": "page"}
-    with patch.dict(Specified._families["regularizer"]), patch.dict(named._FACTORIES, clear=True):
+    with patch.dict(Specified._families["regularizer"]), patch.dict(named.FACTORIES, clear=True):
         exec("\n".join(blocks("choose/regularizers")), names)
         yield names
 

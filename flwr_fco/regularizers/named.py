@@ -124,7 +124,7 @@ class PerParameter(Regularizer):
 
 
 #: Named factories of operators; see Adapter.register.
-_FACTORIES: dict[str, Callable[..., Any]] = {}
+FACTORIES: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class Adapter(Regularizer):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name not in _FACTORIES or not isinstance(self.arguments, Mapping):
+        if self.name not in FACTORIES or not isinstance(self.arguments, Mapping):
             prefix = (
                 f"Adapter({self.name!r}, {self.arguments!r}): expected a registered name and a mapping of arguments"
             )
             advice = f"call Adapter.register({self.name!r}, factory) in a module of both ServerApp and ClientApp"
-            raise ConfigurationError(f"{prefix}; known here: {', '.join(sorted(_FACTORIES)) or 'none'}; {advice}")
-        operator = _FACTORIES[self.name](**self.arguments)
+            raise ConfigurationError(f"{prefix}; known here: {', '.join(sorted(FACTORIES)) or 'none'}; {advice}")
+        operator = FACTORIES[self.name](**self.arguments)
         if not callable(operator) or not callable(getattr(operator, "prox", None)):
             prefix = f"Adapter: {operator!r} is no proximal operator"
             raise ConfigurationError(f"{prefix}; expected operator(x) and operator.prox(x, tau)")
@@ -216,11 +216,11 @@ class Adapter(Regularizer):
         ConfigurationError
             If the name is already registered for another factory.
         """
-        other = _FACTORIES.get(name)
+        other = FACTORIES.get(name)
         if other is not None and (other.__module__, other.__qualname__) != (factory.__module__, factory.__qualname__):
             prefix = f"the name is taken by {other.__module__}.{other.__qualname__}; choose another"
             raise ConfigurationError(f"Adapter.register({name!r}, ...): {prefix}")
-        _FACTORIES[name] = factory
+        FACTORIES[name] = factory
         return factory
 
     def value(self, w: Array) -> float:

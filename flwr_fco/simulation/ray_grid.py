@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from socket import create_connection
 from typing import Any, Self
@@ -24,6 +25,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError, in_words
 from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import Reply, Task
+from flwr_fco.regularizers.named import FACTORIES, Adapter
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.strategies.replies import cause_of
 
@@ -97,9 +99,8 @@ class RayGrid(InProcessGrid):
             room = room_of(ray, num_cpus, num_gpus)
             count = workers or int(min(room, num_nodes))
             if room < count:
-                prefix = f"{count} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
-                why = f"but the cluster has room for {room:g}; take fewer, or reserve less"
-                raise ConfigurationError(f"{prefix}, {why}")
+                prefix = f"{count} workers with {num_cpus=:g}, {num_gpus=:g}, but the cluster has room for {room:g}"
+                raise ConfigurationError(f"{prefix}; take fewer, or reserve less")
             self._actors = [self._make() for _ in range(count)]
             self._begin()
         except BaseException:
@@ -193,13 +194,11 @@ class _Actor:
     """An actor: a grid of all nodes, of which it is asked for some."""
 
     def __init__(self, made: bytes) -> None:
-        app, num_nodes, options, own, kinds = cloudpickle.loads(made)
-        for method in own:
-            # Without it the run ends in a sentence that names the method, if clients are asked for it.
+        app, num_nodes, options, own = cloudpickle.loads(made)
+        for entry in own:
+            # Without it the run ends in a sentence that names it, if clients are asked for it.
             with suppress(ImportError, AttributeError):
-                register(cloudpickle.loads(method))
-        for kind in kinds:
-            Specified.enter(kind)
+                cloudpickle.loads(entry)()
         self._grid = InProcessGrid(app, num_nodes, **options)
 
     def call(self, method: str, *given: Any) -> Any:
@@ -209,17 +208,15 @@ class _Actor:
 
 
 def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) -> bytes:
-    """Return what an actor is made of, with the user's methods and classes, which a new process would lack."""
-
-    def is_users(thing: Any) -> bool:
-        return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
-
-    kinds = [kind for kind in Specified.registered() if is_users(kind)]
+    """Return what an actor is made of, with what the user has registered, which a new process would lack."""
+    entries: list[partial[Any]] = [partial(register, kind) for kind in methods().values()]
+    entries += [partial(Specified.enter, kind) for kind in Specified.registered()]
+    own = [entry for entry in entries if not entry.args[0].__module__.startswith("flwr_fco.")]
+    own += [partial(Adapter.register, *pair) for pair in FACTORIES.items()]
     advice = ". Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
     with in_words("the ClientApp cannot be sent to other processes", ConfigurationError, advice, passing=()):
-        # One by one: an actor may lack the module of a method that this run does not need.
-        own = [cloudpickle.dumps(kind) for kind in methods().values() if is_users(kind)]
-        text: bytes = cloudpickle.dumps((client_app, num_nodes, options, own, kinds))
+        # One by one: an actor may lack the module of something that this run does not need.
+        text: bytes = cloudpickle.dumps((client_app, num_nodes, options, [*map(cloudpickle.dumps, own)]))
     if len(text) > _LARGE_APP:
         advice = "Load them inside load_objective, by context.node_config['partition-id']"
         logger.warning("simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)

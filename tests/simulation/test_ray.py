@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, FlwrFcoError, RunInterrupted
 from flwr_fco.regularizers import L1
+from flwr_fco.regularizers.named import FACTORIES
 from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDAGT, FedDualAvg
 
@@ -179,6 +180,13 @@ def test_an_app_that_cannot_travel_is_refused():
     refused("inside load_objective", RayGrid, client_app(lambda context: lock), 2)
 
 
+def test_what_a_user_has_registered_goes_to_the_actors():
+    with patch.dict(FACTORIES, own=len):
+        made = ray_grid._pickled(app_of(clients()), 4, {})
+    ray_grid._Actor(made)
+    assert FACTORIES.pop("own") is len
+
+
 def cluster(*machines):
     """Stand in for Ray, connected to machines with so many cores and GPUs, and one that is gone."""
     nodes = [{"Alive": True, "Resources": {"CPU": float(cpus), "GPU": float(gpus)}} for cpus, gpus in machines]
@@ -258,9 +266,7 @@ def test_what_the_environment_says_stays(monkeypatch):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     first, second = ray_grid.token_settings(), ray_grid.token_settings()
-    assert first["RAY_AUTH_MODE"] == "token"
-    assert len(first["RAY_AUTH_TOKEN"]) == 64
-    assert first != second
+    assert (first["RAY_AUTH_MODE"], len(first["RAY_AUTH_TOKEN"]), first == second) == ("token", 64, False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/some/file")
     assert ray_grid.token_settings() == {"RAY_AUTH_MODE": "token"}
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
