@@ -20,6 +20,7 @@ from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
 from flwr_fco.results import Number, Result, numbers_of, part_of
 from flwr_fco.strategies.checkpoint import Saved
+from flwr_fco.strategies.replies import NO_REPLY
 from flwr_fco.strategies.run import Run
 
 #: A callback's methods.
@@ -313,5 +314,6 @@ def _why_nothing(run: Run, result: Result) -> str:
         return f"{text}{replies} good replies in the last one{why}"
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     others = f"; and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
-    advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else ""
+    none = " Do the ClientApp's functions return a Message?" * ([*reasons] == [NO_REPLY])
+    advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else none
     return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"

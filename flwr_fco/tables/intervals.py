@@ -74,9 +74,7 @@ class Intervals(Choice):
     [1, 2]
     """
 
-    level: float = field(
-        default=0.95, metadata={"range": (lambda level: 0.5 <= level < 1.0, "from 0.5 to 1, exclusive")}
-    )
+    level: float = field(default=0.95, metadata={"range": (lambda level: 0.5 <= level < 1.0, "from 0.5 to below 1")})
     columns: Sequence[str | int] | None = field(default=None, metadata=_DISTINCT)
     largest: float = field(default=1e5, metadata={"range": (lambda ratio: ratio > 1.0, "a number > 1")})
 

@@ -134,6 +134,7 @@ def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
         assert [reply.content["m"]["p"] for reply in grid.pull_messages(numbers)] == [0, 1]
         assert grid.pull_messages(numbers) == []
     assert grid.contexts[3].node_config == {"path": "/data/1", "partition-id": 1, "num-partitions": 9}
+    refused("Do the ClientApp's functions return", simulated, strategy(), lambda message, context: None, 2)
 
 
 @pytest.mark.parametrize("answer", ["done", {"loss": 1.0}, RecordDict()], ids=lambda a: type(a).__name__)
