@@ -17,7 +17,7 @@ from problems import Foreign, after, app_of, by_class, changed, clients, outcome
 from flwr_fco.algorithms import Moved
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, RunInterrupted
+from flwr_fco.errors import ClientError, NothingTrainedError, RunInterrupted
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -134,7 +134,7 @@ def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
         assert [reply.content["m"]["p"] for reply in grid.pull_messages(numbers)] == [0, 1]
         assert grid.pull_messages(numbers) == []
     assert grid.contexts[3].node_config == {"path": "/data/1", "partition-id": 1, "num-partitions": 9}
-    refused("Do the ClientApp's functions return", simulated, strategy(), lambda message, context: None, 2)
+    refused("s functions return a Message", simulated, strategy(), lambda *_: None, 2, kind=NothingTrainedError)
 
 
 @pytest.mark.parametrize("answer", ["done", {"loss": 1.0}, RecordDict()], ids=lambda a: type(a).__name__)
