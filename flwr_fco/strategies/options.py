@@ -47,6 +47,7 @@ _WRONG = {
     "participation": "waits for others; expected {}",
     "server_lr": "takes no plain mean of increments, for which the rule is; give a number",
     "output": "cannot average the clients' steps: {}",
+    "certificate_every": "certifies the mean of losses weighted by examples, and not by weighted_by_key; leave one out",
     "configrecord_key": "needs this key, arrayrecord_key and those of its own records, which begin with fco, to differ",
     "wire": 'sends short messages with density= alone, of models that are mostly zero, and without output="shadow"',
 }
@@ -191,6 +192,7 @@ class Options(FedAvg):
         sends_steps = self.output in ("shadow", "ergodic")
         plain = mean and method.reads == "mean" and "server_lr" not in method.refuses
         keys = {self.arrayrecord_key, self.configrecord_key}
+        other_weights = self.weighting == "examples" and self.weighted_by_key != "num-examples"
         wrong = {
             "aggregation": not mean and method.reads != "mean",
             "regularizer": "regularizer" in method.refuses and not isinstance(self.regularizer, Zero),
@@ -199,6 +201,7 @@ class Options(FedAvg):
             "participation": everyone != isinstance(self.participation, Everyone),
             "server_lr": getattr(self, "server_lr", None) == AUTO and not plain,
             "output": sends_steps and self._why_no_steps(),
+            "certificate_every": self.certificate_every is not None and other_weights,
             "configrecord_key": len(keys) < 2 or any(key.startswith("fco") for key in keys),
             "wire": isinstance(self.wire, Short) and (self._density is None or sends_steps),
         }

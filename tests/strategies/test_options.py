@@ -107,6 +107,7 @@ REFUSED = [
     (FedDualAvg, {"seed": 2**32}, "seed=4294967296"),
     *((FedDualAvg, {"arrayrecord_key": key}, "needs this key, arrayrecord_key and") for key in ("fco-plan", "config")),
     (FedDualAvg, {"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
+    (FedDualAvg, {"weighted_by_key": "patients", "certificate_every": 1}, "weighted by examples, and not by"),
     (FedDualAvg, {"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
     (FedDualAvg, {"server_momentum": 1.0}, "server_momentum"),
     (fco.Bounds, {"max_ratio": 0.5}, r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
@@ -123,9 +124,8 @@ REFUSED = [
     (Stage, {"rounds": 0}, r"Stage\.rounds=0; expected a whole number >= 1"),
     (fco.DReFedDAGT, {"mixing": "ring", "stages": [(3, None)]}, "expected a sequence of a Stage"),
     # --- local minimisations
-    (DualFL, {"rho": 1.0}, "rho"),
+    *((DualFL, own, "rho") for own in ({"rho": 1.0}, {"nu": 1.0, "smoothness": 1.0})),
     (DualFL, {"nu": 0.0}, "nu"),
-    (DualFL, {"nu": 1.0, "smoothness": 1.0}, "rho"),
     (DualFL, {"fraction_train": 0.5}, "every client"),
     (DualFL, {"regularizer": L1(0.1)}, r"no place for psi, because .*FedDR"),
     (DualFL, {"mirror_map": fco.PNorm(3.0)}, "Euclidean"),
