@@ -142,7 +142,7 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
 
     def read(node: Node, said: Any) -> Answer:
         answer = decode_answer(said, layout.size)
-        examples = replies.check_examples(run, node, answer.examples)
+        examples = replies.check_examples(run, node, answer.examples, trains=request.kind != "validation")
         numbers = {name: answer.numbers.get(name) for name in request.wanted}
         wrong = [name for name, number in numbers.items() if not is_number(number)]
         form = {name: vector.shape for name, vector in answer.vectors.items()}

@@ -376,7 +376,7 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
 _LOOPS_ADVICE = "; clients that train with flwr_fco.torch.local_training need bounds=Bounds(own_loops=True)"
 
 
-def check_examples(run: Any, node: Node, examples: Any) -> float:
+def check_examples(run: Any, node: Node, examples: Any, *, trains: bool = True) -> float:
     """Return a client's number of examples, or its weight under another key.
 
     Parameters
@@ -387,6 +387,8 @@ def check_examples(run: Any, node: Node, examples: Any) -> float:
         The client.
     examples : float or None
         What it says.
+    trains : bool, default True
+        Whether it is about the rows that train.
 
     Raises
     ------
@@ -399,7 +401,7 @@ def check_examples(run: Any, node: Node, examples: Any) -> float:
         raise ProtocolError(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
     known = run.options.bounds.rows
     expected = examples if known is None else known.get(node.site)
-    if expected is None or (expected != examples and run.current.kind != "evaluate"):
+    if expected is None or (trains and expected != examples):
         own = "none: it is not in Bounds(rows=...)" if expected is None else f"{expected:g}, of Bounds(rows=...)"
         raise ProtocolError(f"it reports {examples:g} examples; expected {own}")
     return float(examples)

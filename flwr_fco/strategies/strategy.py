@@ -433,11 +433,10 @@ class CompositeStrategy(Options):
 
 def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Message]) -> list[Reply]:
     """Return the evaluations that count."""
-    key = strategy.weighted_by_key
 
     def read(node: Node, content: RecordDict) -> Uplink:
         metrics = dict(only(MetricRecord, content))
-        examples = replies.check_examples(run, node, metrics.pop(key, None))
+        examples = replies.check_examples(run, node, metrics.pop(strategy.weighted_by_key, None), trains=False)
         replies.check_metrics(metrics)
         return Uplink({}, None, None, examples=run.weight(node, examples), metrics=metrics, node=node)
 

@@ -44,8 +44,7 @@ def test_a_path_of_least_squares_is_scikit_learns():
     stop = EarlyStopping(tol=1e-10, certificate="train/duality-gap")
     options = {"num_strengths": 5, "ratio": 0.02, "callbacks": [stop]}
     path = path_of(LeastSquares, rounds=400, strategy_options={"certificate_every": 20}, **options)
-    features = np.concatenate([own.features for own in objectives])
-    targets = np.concatenate([own.targets for own in objectives])
+    features, targets = (np.concatenate([getattr(own, name) for own in objectives]) for name in ("features", "targets"))
     centred, level = (own - own.mean(axis=0) for own in (features, targets))
     alpha_max = np.abs(centred.T @ level).max() / len(targets)
     strengths = [point.strength for point in path.points]
@@ -80,11 +79,10 @@ def test_above_the_largest_strength_there_is_nothing_and_below_something(kind, r
 
 def test_the_loss_on_held_out_data_and_its_standard_error():
     path = path_of(LeastSquares, num_strengths=4)
-    held_out = objectives_of(LeastSquares, 1)
     shares = np.array(SIZES) / sum(SIZES)
     for point in path.points:
         w = np.concatenate([array.numpy() for array in point.result.arrays.values()])
-        losses = np.array([objective.value(w) for objective in held_out])
+        losses = np.array([objective.value(w) for objective in objectives_of(LeastSquares, 1)])
         mean = shares @ losses
         assert point.held_out == pytest.approx(mean)
         assert point.standard_error == pytest.approx(np.sqrt(1.5 * (shares**2 @ (losses - mean) ** 2)))

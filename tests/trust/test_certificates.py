@@ -15,7 +15,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import fit_path
-from flwr_fco.strategies import Epochs, FedDualAvg, FedNewton, Steps
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, FedNewton, Steps
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
 LYING_SITE = 1
@@ -277,8 +277,8 @@ def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
 
 def path(lie=None, aggregation="mean", kind=FedDualAvg, number=CLIENTS, liars=(LIAR,), of="query.question", **more):
     """Fit a path with clients that change numbers and vectors of their answers: ``lie(numbers, vectors)``."""
-    held_out = regressions(2 * number)[number:]
-    options = {"regularizer": L1(1.0), "fraction_evaluate": 0.0}
+    held_out = regressions(2 * number, rows=31)[number:]
+    options = {"regularizer": L1(1.0), "fraction_evaluate": 0.0, "bounds": Bounds(rows=dict.fromkeys(range(99), 30))}
     if kind is FedDualAvg:
         options |= {"client_lr": 0.1, "work": Steps(2, batch_size=None), "aggregation": aggregation}
     mods = [in_messages(lambda number, vectors, claims: lie and lie(claims, vectors), liar, of) for liar in liars]
