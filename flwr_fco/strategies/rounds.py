@@ -266,7 +266,7 @@ def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
         odd = short(answer) if others == [None] else f"{short(others[0])} among its messages"
         expected = f"expected messages: end it with `return super().{who.partition('.')[2]}(server_round, arrays, "
         raise ConfigurationError(f"{who} returned {odd}; {expected}config, grid)`")
-    if messages and run.method.reads != "everyone":
+    if messages and not run.everyone:
         run.current.keep({each.metadata.dst_node_id for each in messages})
     return messages
 

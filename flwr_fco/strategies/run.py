@@ -142,7 +142,9 @@ class Run:
         max_bytes = getattr(options, "client_state", choices.Ledger()).max_bytes
         kept = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
         self.ledger = kept if self.method.memory else None
-        self.roll = kept if self.ledger or self.graph or self.method.reads == "everyone" else None
+        #: Whether the method needs every client in every round.
+        self.everyone = self.method.reads == "everyone"
+        self.roll = kept if self.ledger or self.graph or self.everyone else None
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.setting_of(self.given, None)

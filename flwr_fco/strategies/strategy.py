@@ -341,9 +341,8 @@ class CompositeStrategy(Options):
             return run.arrays.copy(), None
         asked = len(run.current.nodes)
         good = training.good_replies(run, replies)
-        everyone = run.method.reads == "everyone"
         # A method that needs everyone also misses who has left, however many are connected.
-        least = len(run.roll.present) if run.roll and everyone else self.participation.min_replies
+        least = len(run.roll.present) if run.roll and run.everyone else self.participation.min_replies
         if run.privacy is None:
             good, uplinks, done = training.step(run, good, least)
             left_out = asked - len(good) + len(run.nodes.refused) + len(run.missing)
@@ -366,7 +365,7 @@ class CompositeStrategy(Options):
         metrics |= structure(run.problem.psi, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
         run.watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))
-        if run.roll is not None and (everyone or not skipped):
+        if run.roll is not None and (run.everyone or not skipped):
             training.give_up(run, uplinks)
         if self.certificate_every and server_round % self.certificate_every == 0:
             metrics |= questions.certified(run, run.point)

@@ -61,11 +61,10 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
         Flower's round, from 1.
     """
     options = run.options
-    everyone = run.method.reads == "everyone"
     needed = options.min_available_nodes
     if run.graph is not None:
         needed = run.graph.nodes_needed(needed)
-    run.needed = max(needed, len(run.roll.present)) if everyone and run.roll is not None else needed
+    run.needed = max(needed, len(run.roll.present)) if run.everyone and run.roll is not None else needed
     nodes = run.nodes.sample(run.grid, number, TRAINING, options.fraction_train, options.min_train_nodes, run.needed)
     if options.participation.choose_nodes is not None:
         nodes = run.nodes.chosen(options.participation.choose_nodes, number)
@@ -74,7 +73,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
     run.change_graph()
     if run.graph is not None:
         nodes = run.graph.members(nodes)
-    if (roll := run.roll) is not None and everyone:
+    if (roll := run.roll) is not None and run.everyone:
         if not roll.present:
             run.change(lambda: roll.notice(run.nodes.ordered))
         nodes = [node for node in run.nodes.ordered if node.key in roll.present]
@@ -306,20 +305,21 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     answered : iterable of Message
         As they came.
     """
-    everyone = run.method.reads == "everyone"
     read = partial(replies.read, run)
-    run.current.waits = everyone and run.grid is not None
+    run.current.waits = run.everyone and run.grid is not None
     good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
     for _ in range(_REPEATS):
         lost = [node for node, reply in good.items() if reply.value is None]
-        again = lost + [node for node in run.current.nodes.values() if everyone and node not in good]
+        again = lost + [node for node in run.current.nodes.values() if run.everyone and node not in good]
         if not again or run.grid is None:
             break
+        # Of who is asked again the last reason counts, once.
+        run.current.waits = True
         sent = run.exchange(_messages(run, again, lost))
         good |= {reply.node: reply for reply in replies.collect(run.current, sent, read)}
-    run.current.settle(good)
     for node in [node for node, reply in good.items() if reply.value is None]:
-        run.current.leave_out(good.pop(node).node, "it has lost its memory")
+        run.current.reasons.setdefault(good.pop(node).node, ("it has lost its memory", False))
+    run.current.settle(good)
     found = [good[node] for node in run.current.nodes.values() if node in good]
     if run.privacy is None:
         # In a private run no reply says whether another one counts.
@@ -494,9 +494,8 @@ def _averaged_arrays(run: Run, uplinks: Sequence[Uplink]) -> dict[str, NDArray[A
             centre = run.mean.of(rows, [weight / share for _, weight in values])
             result[name] = centre.reshape(old.shape).astype(old.dtype)
         else:
-            lower = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
             # Of a counter it is a scalar.
-            result[name] = np.asarray(lower)
+            result[name] = np.asarray(np.sort(np.array([own for own, _ in values]), axis=0)[(len(values) - 1) // 2])
     return result
 
 
