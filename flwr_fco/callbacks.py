@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -366,8 +367,8 @@ class Checkpoint(Callback):
             self._lock = None
         else:
             # A process that was killed while it saved has left half a file, as large as this one.
-            mine = [each for each in self.path.parent.iterdir() if each.name.startswith(f".{self.path.name[-50:]}.")]
-            for partial in [each for each in mine if each.suffix == ".partial"]:
+            halves = f".{escape(self.path.name[-50:])}.{'[0-9a-f]' * 16}.partial"
+            for partial in self.path.parent.glob(halves):
                 with suppress(OSError):
                     partial.unlink()
 

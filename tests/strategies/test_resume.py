@@ -204,10 +204,11 @@ def test_a_file_is_whole_at_every_point_of_its_writing(path):
     for at in [*range(1, calls - 20, calls // 10), *range(calls - 20, calls + 1)]:
         killed(lambda at=at: strategy.saved.save(path), at, names)
         strategy.saved.read(path)
-    # What the killed ones have left goes with the next run.
+    # What the killed ones have left goes with the next run, and not what another run is writing.
     assert [*path.parent.glob(".*.partial")]
+    (path.parent / (other := f".{path.name[-50:]}.npz.{'0' * 16}.partial")).touch()
     play(make(FedDAGT), path, 1)
-    assert {entry.name for entry in path.parent.iterdir()} == {path.name, f"{path.name}.lock"}
+    assert {entry.name for entry in path.parent.iterdir()} == {path.name, f"{path.name}.lock", other}
 
 
 # --- files that are not what they should be ---------------------------------------------------------------------
