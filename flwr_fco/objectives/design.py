@@ -332,8 +332,7 @@ def deviations(features: Features) -> Vector:
     n, d = features.shape
     if n < _FEWEST_ROWS:
         return np.zeros(d)
-    shares = np.full(n, 1.0 / n)
-    _, variances, fourth = moments(features, shares)
+    _, variances, fourth = moments(features, np.full(n, 1.0 / n))
     # Rows that are far apart, because rows may be sorted.
     rows = np.arange(min(n, _LOOKED_AT)) * (n - 1) // (min(n, _LOOKED_AT) - 1)
     some = dense(features[rows])

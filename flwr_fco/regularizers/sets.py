@@ -53,8 +53,7 @@ class L1Ball(Regularizer):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
-        norm = L1(1.0, self.weights).value(w)
-        return outside(norm - self.radius, self.radius, w)
+        return outside(L1(1.0, self.weights).value(w) - self.radius, self.radius, w)
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         own = np.ones(1) if self.weights is None else self.weights

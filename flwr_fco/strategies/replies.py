@@ -570,8 +570,7 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         reasons |= _overworked(ups, times)
     least = _natural_length(run) / (cap.ratio or math.inf)
     for name in ups[0].vectors if ups and lengths else ():
-        norms = [up.norms[name] for up in ups]
-        each = [norm / time for norm, time in zip(norms, times, strict=True)]
+        each = [up.norms[name] / time for up, time in zip(ups, times, strict=True)]
         usual = max(cap.length(name, each, _NO_LENGTH * run.size / max(times)), least)
         reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual, HONEST) | reasons
         moves = [length * share for length, share in zip(each, shares, strict=True)]

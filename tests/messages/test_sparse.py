@@ -68,8 +68,7 @@ def test_increments_and_the_dual_travel_at_the_indices_that_a_client_has():
     _, result = run(few_features())
     down, up = ([result.train_metrics_clientapp[n][f"bytes-{way}"] for n in (1, 2, 3)] for way in ("down", "up"))
     short = sum(12 * (np.unique(own.features.indices).size + 1) for own in few_features())
-    assert down == [5 * 8 * (D + 1), short, short]
-    assert up == [short] * 3
+    assert (down, up) == ([5 * 8 * (D + 1), short, short], [short] * 3)
 
 
 # --- what everyone is sent, by its non-zeros -------------------------------------------------------------------------

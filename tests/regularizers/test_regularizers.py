@@ -334,8 +334,7 @@ def test_operators_of_pyproximal():
     v = np.random.default_rng(1).normal(size=20)
     ball = regularizers.Adapter("test-ball", {"n": 20, "radius": 1.0})
     assert_allclose(ball.prox(v, 0.7), L1Ball(1.0).prox(v, 0.7), atol=1e-5)
-    assert ball.value(v) == np.inf
-    assert ball.value(np.zeros(20)) == 0.0
+    assert (ball.value(v), ball.value(np.zeros(20))) == (np.inf, 0.0)
 
 
 # --- sparsity ---------------------------------------------------------------------------------------------------------
