@@ -151,11 +151,18 @@ class Cells:
         self.present = np.where(np.isnan(self.missing), self.rows, self.said[..., 0])
 
     @cached_property
-    def binary(self) -> NDArray[np.bool_]:
-        """Which columns are numbers 0 and 1 at all sites, shape (C,)."""
+    def shares(self) -> NDArray[np.float64]:
+        """The shares of 1 in columns of 0 and 1, of 2 in those of 1 and 2, and so on; NaN in all others."""
         variance = np.square(self.deviation) * (1.0 - 1.0 / np.maximum(self.present, 1.0))
-        two = np.isclose(variance, self.mean * (1.0 - self.mean), rtol=1e-9, atol=1e-12) | np.isnan(self.mean)
-        return np.asarray(two.all(axis=0) & np.isfinite(self.mean).any(axis=0))
+        varies = np.fmax.reduce(self.deviation) > 0.0
+        share = self.mean - np.where(varies, np.floor(np.fmin.reduce(self.mean)), 0.0)
+        two = np.isclose(variance, share * (1.0 - share), rtol=1e-9, atol=1e-12) | np.isnan(share)
+        return np.where(two.all(axis=0), share, np.nan)
+
+    @property
+    def binary(self) -> NDArray[np.bool_]:
+        """Which columns are two neighbouring whole numbers at all sites, shape (C,)."""
+        return np.asarray(np.isfinite(self.shares).any(axis=0))
 
 
 def findings(cells: Cells) -> list[Finding]:
@@ -278,11 +285,11 @@ def _far_numbers(cells: Cells) -> list[Finding]:
 
 
 def _far_shares(cells: Cells) -> list[Finding]:
-    """Compare the odds of each level, of two levels those of the second, and of numbers 0 and 1."""
+    """Compare the odds of each level, of two levels those of the second, and of two neighbouring whole numbers."""
     binary = np.flatnonzero(cells.binary)
     of = [column for column, _ in cells.levels]
     kept = [j for j, column in enumerate(of) if of.count(column) > 2 or of[:j].count(column)]
-    counts = np.hstack([cells.counts[:, kept], (cells.mean * cells.present)[:, binary]])
+    counts = np.hstack([cells.counts[:, kept], (cells.shares * cells.present)[:, binary]])
     totals = cells.present[:, [*(of[j] for j in kept), *binary]]
     names = [f"{cells.names[of[j]]}={cells.levels[j][1]}" for j in kept] + [cells.names[c] for c in binary]
     odds = np.log((counts + 0.5) / (totals - counts + 0.5))

@@ -264,11 +264,12 @@ class Sites:
         self.names = names
         self.means, self.variances, self.within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
         with np.errstate(over="ignore"):  # of a mean that a site makes up
-            binary = np.isclose(self.variances, self.means * (1.0 - self.means), atol=_ROUNDING).all(axis=1)
+            share = self.means % 1.0
+            binary = np.isclose(self.variances, share * (1.0 - share), atol=_ROUNDING).all(axis=1)
         known = dict[tuple[float, ...], str]()
         for site, own, same in zip(names, answers, binary, strict=True):
             if own.examples < _FEWEST or same:
-                # Few rows, or columns of zeros and ones, are the same at two sites by chance.
+                # Few rows, or columns of two whole numbers, are the same at two sites by chance.
                 continue
             sums = np.append(own.vectors["means"], own.vectors["gradient"])
             key = own.examples, *(float(f"{number:.10g}") for number in sums)

@@ -301,8 +301,9 @@ def test_two_sites_with_the_same_rows_are_named():
     X, y = ({site: own[m] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for own in (TABLES, TARGETS))
     with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
         lasso().fit(X, y)
-    # Small tables of zeros and ones are the same by chance, and a large one has rows that are there twice.
-    few = {site: pd.DataFrame({"sex": np.arange(n) % 2.0}) for site, n in (("Oslo", 16), ("Bergen", 16), ("Bodo", 400))}
+    # Small tables of two numbers are the same by chance, and a large one has rows that are there twice.
+    rows = {"Oslo": np.arange(16), "Bergen": np.arange(16), "Bodo": np.arange(400)}
+    few = {site: pd.DataFrame({"sex": 1.0 + own % 2, "ward": 1.0 + (own % 64 > 60)}) for site, own in rows.items()}
     died = {site: np.arange(len(own)) % 8 < 3 for site, own in few.items()}
     with warnings.catch_warnings(action="error"):
         FederatedLogisticRegression().fit(few, died).describe(few, died)
