@@ -413,8 +413,9 @@ class PrivateMean:
             advice = "Resume from the last state; another run, whose epsilon adds to this one's, takes another strategy"
             raise ConfigurationError(f"{prefix}; another one costs the clients' privacy again. {advice}")
         if privacy.noise == "independent":
-            taken = self._uniforms(len(nodes)) < self.accountant.sampling
-            self._asked = {node.key for node, one in zip(nodes, taken, strict=True) if one}
+            seed: Any = privacy.noise_seed
+            rng = secrets.SystemRandom() if seed is None else np.random.default_rng([seed, 3, self.round])
+            self._asked = {node.key for node in nodes if rng.random() < self.accountant.sampling}
         else:
             blocks = self.accountant.separation
             self._asked = set(self.order[self.round % blocks :: blocks])
@@ -448,11 +449,6 @@ class PrivateMean:
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
         return self.accountant.noise_multiplier(float(privacy.target_epsilon or 0.0), rounds, privacy.delta)
-
-    def _uniforms(self, count: int) -> Vector:
-        if self.privacy.noise_seed is not None:
-            return np.random.default_rng([self.privacy.noise_seed, 3, self.round]).random(count)
-        return np.array([secrets.SystemRandom().random() for _ in range(count)])
 
     def _draw(self) -> Vector:
         if self.privacy.noise_seed is None:

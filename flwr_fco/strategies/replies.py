@@ -642,15 +642,12 @@ def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
     if run.ledger is None or run.moved <= _NO_STEP:
         return {}
     known = {i: run.ledger.member(up.node.key) for i, up in enumerate(ups) if up.node}
-    again = [i for i, member in known.items() if ups[i].digest in member.sent and _any(member.memory)]
+    held = {i: member.memory for i, member in known.items() if ups[i].digest in member.sent}
+    # Of a memory that was dropped nothing is known.
+    again = [i for i, own in held.items() if own is None or any(dense(vector).any() for vector in own.values())]
     again = [i for i in again if any(norm > _NO_LENGTH * run.size for norm in ups[i].norms.values())]
     text = "it is what the client has sent in an earlier round, to the bit, and the model has moved since"
     return dict.fromkeys(again, text) if 2 * len(again) <= len(ups) else {}
-
-
-def _any(memory: Mapping[str, Any] | None) -> bool:
-    """Whether a memory holds anything but zeros; nothing is known of one that was dropped."""
-    return memory is None or any(bool(dense(vector).any()) for vector in memory.values())
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
