@@ -172,10 +172,10 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Take a step against the gradients, or with momentum the velocities that they make: v <- v - lr g."""
         for p, vector in zip(group["params"], vectors, strict=True):
             direction = p.grad
-            if direction is not None and group.get("momentum"):
-                # As in SGD, the first gradient is the first velocity.
-                before = self.state[p].get("velocity", torch.zeros_like(direction)).to(direction.device)
-                direction = self.state[p]["velocity"] = before.mul_(group["momentum"]).add_(direction)
+            if group.get("momentum"):
+                # As in SGD, the first gradient is the first velocity; one that is missing is 0, and the others go on.
+                kept = self.state[p].get("velocity", torch.zeros_like(p)).to(p.device).mul_(group["momentum"])
+                direction = self.state[p]["velocity"] = kept if direction is None else kept.add_(direction)
             if direction is not None:
                 vector.add_(direction, alpha=-lr)
 

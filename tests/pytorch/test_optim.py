@@ -131,12 +131,12 @@ def test_large_tensors_are_taken_in_parts_where_psi_allows(psi):
 def test_with_momentum_the_weight_of_psi_counts_gradients_as_the_dual_does():
     w = nn.Parameter(torch.zeros(1, 1))
     optimizer = DualAveraging([w], lr=0.5, momentum=0.5)
-    for _ in range(3):
-        w.grad = torch.ones(1, 1)
+    for gradient in (torch.ones(1, 1), None, torch.ones(1, 1)):
+        w.grad = gradient  # None, as of a layer that a batch does not reach, is 0
         optimizer.step()
-    # Velocities 1, 1.5, 1.75.
+    # Velocities 1, 0.5, 1.25; of gradients that are all there 1, 1.5, 1.75.
     assert optimizer.elapsed == 0.5 * 4.25
-    assert w.item() == -0.5 * 4.25
+    assert w.item() == -0.5 * 2.75
 
 
 # --- PyTorch's habits ------------------------------------------------------------------------------------------------
