@@ -33,6 +33,7 @@ from flwr_fco.core.validation import checked, plain
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import model_record, model_vector
 from flwr_fco.messages.protocol import Answer
+from flwr_fco.messages.records import EXAMPLES
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, frame_of
 from flwr_fco.simulation.simulate import simulate
@@ -317,6 +318,11 @@ class StrengthPath:
     def __post_init__(self) -> None:
         with_strength(self.strategy.regularizer, 1.0)
         checked("validate", self.validate, bool)
+        key = self.strategy.weighted_by_key
+        other_weights = self.strategy.weighting == "examples" and key != EXAMPLES
+        if other_weights and self.strengths is None and not self._in_one_run:
+            prefix = f"weighted_by_key={key!r}: the gradients from which the largest strength follows weigh by examples"
+            raise ConfigurationError(f"{prefix}, so its model need not be 0; give strengths=[...]")
         self._path = Strengths(self.num_strengths, self.ratio, plain(self.strengths), self.cv)
         if self.cv is not None and not self._in_one_run:
             prefix = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
@@ -389,8 +395,7 @@ class StrengthPath:
             return self._result(strengths, results, _errors_of(losses, run.mean))
         except BaseException as error:
             if done := len(losses if self.validate else results):
-                path = self._result(strengths[:done], results[:done], _errors_of(losses, run.mean))
-                vars(error).update(path=path)
+                vars(error)["path"] = self._result(strengths[:done], results[:done], _errors_of(losses, run.mean))
                 error.add_note("The strengths that are done are the error's `path`.")
             raise
         finally:

@@ -143,25 +143,22 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
     def read(node: Node, said: Any) -> Answer:
         answer = decode_answer(said, layout.size)
         examples = replies.check_examples(run, node, answer.examples, trains=request.kind != "validation")
-        numbers = {name: answer.numbers.get(name) for name in request.wanted}
-        wrong = [name for name, number in numbers.items() if not is_number(number)]
+        wrong = [name for name in request.wanted if not is_number(answer.numbers.get(name))]
         form = {name: vector.shape for name, vector in answer.vectors.items()}
         finite = all(isinstance(vector, np.ndarray) and all_finite(vector) for vector in answer.vectors.values())
         if wrong or form != dict(request.shapes) or not finite:
             prefix = f"it answers {sorted(answer.numbers)} and vectors {form}"
             raise ProtocolError(f"{prefix}, expected finite {list(request.wanted)} and {dict(request.shapes)}")
         # Of whole numbers beyond 64 bits NumPy makes arrays of objects.
-        as_floats = {name: float(answer.numbers[name]) for name in request.wanted}
-        answer = answer._replace(numbers={**answer.numbers, **as_floats}, examples=examples)
-        answer = answer._replace(partition=node.site, node_id=node.node_id)
+        numbers = {**answer.numbers, **{name: float(answer.numbers[name]) for name in request.wanted}}
+        answer = answer._replace(numbers=numbers, examples=examples, partition=node.site, node_id=node.node_id)
         if request.check is not None:
             request.check(answer)
         return answer
 
     good = replies.collect(current, run.exchange(addressed(run.grid, contents, QUESTIONS, run.number)), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    losses = ("loss",) if request.kind == "validation" else ()
-    said = [({name: reply.value.numbers[name] for name in losses}, reply.value.examples) for reply in good]
+    said = ((reply.value.numbers if request.kind == "validation" else {}, reply.value.examples) for reply in good)
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
     current.leave_out_silent()

@@ -11,7 +11,7 @@ from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.objectives.scikit_learn import sklearn_strength
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
-from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path
+from flwr_fco.simulation.fit_path import PathPoint, PathResult, fit_path
 from flwr_fco.strategies import FedDualAvg, Steps
 
 SIZES = (20, 25, 35)
@@ -119,8 +119,7 @@ WRONG += [({name: value}, "expected") for name, value in (("num_strengths", 1), 
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
 def test_what_makes_no_path_is_refused(options, said):
-    options = {"regularizer": L1(1.0), **options}
-    refused(said, StrengthPath, FedDualAvg(regularizer=options.pop("regularizer")), **options)
+    refused(said, path_of, LeastSquares, **options)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ConnectionError])
@@ -139,3 +138,4 @@ def test_a_path_that_is_not_done_has_the_strengths_that_are(kind):
 def test_a_gradient_of_zero_at_zero_has_no_path():
     flat = client_app(lambda context: LeastSquares(np.eye(5), np.ones(5)))
     refused(r"strengths=\[...\] by hand", path_of, LeastSquares, app=flat, rounds=1)
+    refused("'patients': the gradients", path_of, LeastSquares, strategy_options={"weighted_by_key": "patients"})
