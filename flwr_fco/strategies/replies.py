@@ -23,7 +23,7 @@ from flwr_fco.core.logs import logger, printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import ELAPSED, STEPS, Inbox, are_numbers, decode_uplink, is_number
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number
 from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
@@ -376,7 +376,7 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
 _LOOPS_ADVICE = "; clients that train with flwr_fco.torch.local_training need bounds=Bounds(own_loops=True)"
 
 
-def check_examples(run: Any, node: Node, examples: Any, *, trains: bool = True) -> float:
+def check_examples(run: Any, node: Node, examples: Any, key: str = EXAMPLES, *, trains: bool = True) -> float:
     """Return a client's number of examples, or its weight under another key.
 
     Parameters
@@ -387,6 +387,8 @@ def check_examples(run: Any, node: Node, examples: Any, *, trains: bool = True) 
         The client.
     examples : float or None
         What it says.
+    key : str, default "num-examples"
+        The metric's name.
     trains : bool, default True
         Whether it is about the rows that train.
 
@@ -396,9 +398,10 @@ def check_examples(run: Any, node: Node, examples: Any, *, trains: bool = True) 
         If it is no number from 0 to 1e12, or another one than ``Bounds(rows=...)`` says of the rows that train.
     """
     if examples is None:
-        raise FormError(f"it lacks the metric {run.options.weighted_by_key!r}, its weight")
+        raise FormError(f"it lacks the metric {key!r}, its weight")
     if not is_number(examples) or not 0.0 <= examples <= _MOST_EXAMPLES:
-        raise ProtocolError(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
+        said = f"{examples!r:.50} {key.removeprefix('num-')}"
+        raise ProtocolError(f"it reports {said}; expected a number from 0 to {_MOST_EXAMPLES:g}")
     known = run.options.bounds.rows
     expected = examples if known is None else known.get(node.site)
     if expected is None or (trains and expected != examples):
@@ -413,7 +416,7 @@ def check_weight(run: Any, node: Node, weight: float, rows: float) -> None:
         return
     keeps = "this method's sums keep a client's weight"
     said = run.tables.rows_of(node)
-    if run.options.weighted_by_key == "num-examples" and said not in (None, rows):
+    if run.options.weighted_by_key == EXAMPLES and said not in (None, rows):
         raise ProtocolError(f"it reports {rows:g} examples, with its columns it was {said:g}; {keeps}")
     first = run.roll.member(node.key).examples
     if weight <= 0.0 or first not in (None, weight):
@@ -457,20 +460,14 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
             check_work(up, work, run.problem.client_lr, own_loops=own_loops)
         current.possible = claims
     examples = up.examples
-    if options.weighted_by_key != "num-examples":
-        weight = {STEPS: up.steps, ELAPSED: up.elapsed, **up.metrics}.get(options.weighted_by_key)
-        if weight is None:
-            raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
-        if not is_number(weight) or not 0.0 <= weight <= _MOST_EXAMPLES:
-            raise ProtocolError(f"its weight {options.weighted_by_key!r} is {weight!r:.50}; expected a number >= 0")
-        examples = float(weight)
+    if (key := options.weighted_by_key) != EXAMPLES:
+        weight = {STEPS: up.steps, ELAPSED: up.elapsed, **up.metrics}.get(key)
+        examples = check_examples(run, node, weight, key, trains=False)
     if options.site_weights is not None:
         examples = run.weight(node, examples)
-    digest = up.digest
     if run.roll is not None:
         check_weight(run, node, examples, up.examples)
-    if run.ledger is not None:
-        digest = digest or digest_of(up.vectors, up.elapsed)
+    digest = up.digest if up.digest or run.ledger is None else digest_of(up.vectors, up.elapsed)
     return up._replace(node=node, examples=examples, digest=digest, norms=norms)
 
 
@@ -661,7 +658,6 @@ def weights_of(examples: Sequence[float], uniform: bool) -> list[float]:
     >>> weights_of([30.0, 10.0], uniform=False), weights_of([0.0], uniform=False)
     ([0.75, 0.25], [])
     """
-    if uniform:
-        return [1.0 / len(examples)] * len(examples) if examples else []
-    total = math.fsum(examples)
-    return [number / total for number in examples] if total > 0.0 else []
+    parts = [1.0] * len(examples) if uniform else examples
+    total = math.fsum(parts)
+    return [part / total for part in parts] if total > 0.0 else []
