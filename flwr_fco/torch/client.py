@@ -245,8 +245,7 @@ class LocalTraining:
         return self._optimizer
 
     def __enter__(self) -> Self:
-        plan = self._downlink.plan
-        downlink = self._downlink
+        downlink, plan = self._downlink, self._downlink.plan
         same = "ArrayRecord(model.state_dict()) of the same model, of tied weights with the first name alone"
         client.check_layout(layout_of(self.model), plan.layout, "this model", same)
         if plan.layout.passed_through:
@@ -291,8 +290,7 @@ class LocalTraining:
         ConfigurationError
             If the number of examples is missing, a metric is not a number, or the optimiser has not taken a step.
         """
-        plan = self._downlink.plan
-        downlink = self._downlink
+        downlink, plan = self._downlink, self._downlink.plan
         if "num-examples" not in metrics:
             raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer

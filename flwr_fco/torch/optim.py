@@ -471,6 +471,11 @@ def _check_no_momentum(group: Group) -> None:
 def _check_group(group: Group, named: bool) -> None:
     """Raise unless a group's options are of their types, and names are there where they are needed."""
     psi, patterns = group["regularizer"], group["apply_to"]
+    # Options of a group written for SGD. With momentum a proximal step would need psi's weight to grow with it.
+    foreign = ["weight_decay", "momentum"] if group["kind"] == "ProximalSGD" else ["weight_decay"]
+    if any(group.get(name) for name in foreign):
+        advice = "a decay is a psi, regularizer=L2Squared(...) or ElasticNet(...), and DualAveraging has momentum"
+        raise ConfigurationError(f"a group of {group['kind']} has no {' or '.join(foreign)}: {advice}")
     if not isinstance(psi, Regularizer):
         raise ConfigurationError(f"regularizer={short(psi)}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
     if not named and (patterns is not None or isinstance(psi, PerParameter)):
@@ -578,7 +583,7 @@ def _exact(v: Tensor) -> Tensor:
     return v.to(widest_dtype(v))
 
 
-def _constant(array: Any, like: Tensor) -> Tensor:
+def _constant(array: Any, like: Tensor) -> Any:
     """Return an array of a regularizer (which is read-only) as a tensor of the dtype and device of `like`."""
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
@@ -590,8 +595,7 @@ def _soft(v: Tensor, cut: Any) -> Tensor:
 
 def _termwise(terms: Terms, like: Tensor) -> TensorProx:
     """Return the map clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
-    rows: list[Any] = [_constant(term, like) if np.ndim(term) else float(term) for term in terms]
-    threshold, shrinkage, lower, upper = rows
+    threshold, shrinkage, lower, upper = (_constant(term, like) if np.ndim(term) else float(term) for term in terms)
     curved = bool(np.any(terms.shrinkage))
     bounded = terms.is_bounded
 

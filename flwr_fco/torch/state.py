@@ -28,8 +28,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     >>> list(trainable(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
-    named: Any = _state_of(model)
-    parameters = {name: p for name, p in named.items() if p.requires_grad}
+    parameters: Any = {name: p for name, p in _state_of(model).items() if p.requires_grad}
     if not parameters:
         raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
     if odd := [name for name, p in parameters.items() if p.is_complex()]:

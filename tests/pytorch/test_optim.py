@@ -135,8 +135,7 @@ def test_with_momentum_the_weight_of_psi_counts_gradients_as_the_dual_does():
         w.grad = gradient  # None, as of a layer that a batch does not reach, is 0
         optimizer.step()
     # Velocities 1, 0.5, 1.25; of gradients that are all there 1, 1.5, 1.75.
-    assert optimizer.elapsed == 0.5 * 4.25
-    assert w.item() == -0.5 * 2.75
+    assert (optimizer.elapsed, w.item()) == (0.5 * 4.25, -0.5 * 2.75)
 
 
 # --- PyTorch's habits ------------------------------------------------------------------------------------------------
@@ -178,8 +177,7 @@ def test_a_layer_has_a_psi_by_pattern_and_a_group_one_for_all_it_has():
     optimizer = DualAveraging(model.named_parameters(), 0.1, psi, apply_to="*")
     assert list(optimizer.regularizers.values()) == [L1(1.0), L1(1.0), None, None, Nuclear(0.5), None]
     groups = [{"params": [model[0].weight, model[3].weight]}, {"params": [model[0].bias], "regularizer": L1(2.0)}]
-    optimizer = DualAveraging(groups, 0.1, L1(1.0))
-    assert list(optimizer.regularizers.values()) == [L1(1.0), L1(1.0), L1(2.0)]
+    assert list(DualAveraging(groups, 0.1, L1(1.0)).regularizers.values()) == [L1(1.0), L1(1.0), L1(2.0)]
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -216,6 +214,7 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
     ("change", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0; expected a finite number"),
+        ({"params": [{"params": [nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]}, "no weight_decay: .*L2Squared"),
         ({"regularizer": "l1"}, "regularizer='l1'; expected one of flwr_fco.regularizers"),
         ({"apply_to": "*.weight"}, r"apply_to='\*.weight' needs names: pass model.named_parameters"),
         ({"regularizer": PerParameter({"*": L1(1.0)})}, "PerParameter needs names: pass model.named_parameters"),
@@ -229,6 +228,7 @@ def test_a_shift_of_another_shape_or_with_momentum_is_refused():
     parameters = [("one", nn.Parameter(torch.zeros(2)))]
     for take in (DualAveraging(parameters).set_shift, DualAveraging(parameters).start_from):
         refused(r"'one' has shape \[1\], expected \[2\]", take, {"one": torch.zeros(1)})
+    refused("no weight_decay or momentum", ProximalSGD, [{"params": parameters, "momentum": 0.9}])
     refused("track", DualAveraging(parameters, momentum=0.5).set_shift, {"one": torch.zeros(2)})
     (tracking := DualAveraging(parameters)).set_shift({"one": torch.zeros(2)})
     torch.optim.lr_scheduler.OneCycleLR(tracking, max_lr=0.1, total_steps=9)
