@@ -302,9 +302,8 @@ class LocalTraining:
             raise ConfigurationError(f"{prefix}; compute the loss with the model that local_training is given")
         parts = [moved.cpu().numpy().reshape(-1) for moved in optimizer.increments().values()]
         increment: NDArray[Any] = np.concatenate(parts, dtype=np.float32 if self._single else np.float64)
-        probed = self._kind is GradientProbe
-        moved = Moved(optimizer.elapsed_since_start, optimizer.num_steps)
-        self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if probed else moved
+        own = Moved(optimizer.elapsed_since_start, optimizer.num_steps)
+        self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if self._kind is GradientProbe else own
         sent, moved = self._method.local(self._loop, downlink, self._state)
         reported = {key: _number(key, value) for key, value in metrics.items()}
         rows = float(int(checked("num-examples", reported.pop("num-examples"), float, NON_NEGATIVE)))

@@ -49,8 +49,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     1. psi acts on the parameters with two or more dimensions if there are any, otherwise on all except those called
        ``bias`` or ``intercept``, as on the server. ``apply_to`` overrides this rule. A regularizer set for a group acts
        on all of the group's parameters.
-    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Leave
-       parameters that must not change out of the optimiser.
+    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. One
+       that is frozen (``requires_grad=False``) stays as it is.
     3. Duals are kept in float64 whatever the dtype of the parameters, because a parameter is the small difference
        between its dual and a growing threshold. On devices without float64 they are kept in float32.
     4. Buffers (running means, counters) are not touched.
@@ -186,7 +186,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         if kept is None or kept[0] != made_for:
             psi = self.regularizers
             kept = self._proxes[id(group)] = made_for, ListedProx([psi[name] for name in group["names"]], vectors)
-        kept[1].write(vectors, time, group["params"], moved)
+        # What is frozen stays as it is: its point goes nowhere.
+        points = [p if p.requires_grad else torch.empty_like(p) for p in group["params"]]
+        kept[1].write(vectors, time, points, moved)
 
     @abstractmethod
     def _begin(self, group: Group, starts: list[Tensor] | None = None) -> None:
