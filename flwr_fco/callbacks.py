@@ -198,9 +198,8 @@ class EarlyStopping(Callback):
         self._begin()
 
     def _begin(self) -> None:
-        self.stopped = 0
+        self.stopped = self._waited = 0
         self.best = math.nan
-        self._waited = 0
         self._seen = False
         self.best_arrays: ArrayRecord | None = None
         self._before: NDArray[np.float64] | None = None

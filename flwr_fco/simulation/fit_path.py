@@ -319,8 +319,7 @@ class StrengthPath:
         with_strength(self.strategy.regularizer, 1.0)
         checked("validate", self.validate, bool)
         key = self.strategy.weighted_by_key
-        other_weights = self.strategy.weighting == "examples" and key != EXAMPLES
-        if other_weights and self.strengths is None and not self._in_one_run:
+        if key != EXAMPLES and self.strategy.weighting != "uniform" and self.strengths is None and not self._in_one_run:
             prefix = f"weighted_by_key={key!r}: the gradients from which the largest strength follows weigh by examples"
             raise ConfigurationError(f"{prefix}, so its model need not be 0; give strengths=[...]")
         self._path = Strengths(self.num_strengths, self.ratio, plain(self.strengths), self.cv)

@@ -85,8 +85,7 @@ class Watch:
         left_out = run.current.left_out if run.privacy is None else 0
         reasons = [row.reason for row in run.left_out[-left_out:] if row.round == number] if left_out else []
         # One liar is no half of three, and without half of the clients the others go astray.
-        beyond = sum(TOO_LONG in reason for reason in reasons)
-        half = 2 * beyond >= max(replied + len(reasons), 3)
+        half = 2 * sum(TOO_LONG in reason for reason in reasons) >= max(replied + len(reasons), 3)
         self._too_long = self._too_long + 1 if half else 0
         if self._too_long >= _IN_A_ROW:
             self._end(number, "the increments of half of the clients or more are far longer than at first")
@@ -94,8 +93,11 @@ class Watch:
             self._look_at(number)
         elif run.overflowed:
             self._end(number, "the update overflows")
-        elif not replied and reasons and all(NOT_FINITE in own or "overflows" in own for own in reasons):
-            self._end(number, "the local steps of all clients overflow", locally=True)
+        elif not replied and reasons and all(map(_overflows, reasons)):
+            # The data of one client, asked alone, may be at fault.
+            whose = {row.node_id for row in run.left_out if _overflows(row.reason)}
+            if len(whose) > 1 or len(run.nodes.ordered) == 1:
+                self._end(number, "the local steps of all clients overflow", locally=True)
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
@@ -140,6 +142,10 @@ class Watch:
         result: Result = self._run.result
         result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
         return result
+
+
+def _overflows(reason: str) -> bool:
+    return NOT_FINITE in reason or "overflows" in reason
 
 
 def advice_on(run: Any, locally: bool) -> str:

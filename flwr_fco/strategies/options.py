@@ -91,7 +91,7 @@ class Options(FedAvg):
     min_train_nodes, min_evaluate_nodes, min_available_nodes : int, default 2
         As in Flower's ``FedAvg``.
     weighted_by_key : str, default "num-examples"
-        Key of the weight in the replies' MetricRecord.
+        Key of the weight in the replies' MetricRecord; answers to questions weigh by numbers of examples.
     arrayrecord_key, configrecord_key : str, default "arrays", "config"
         Keys of the records in the messages.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional

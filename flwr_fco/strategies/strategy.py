@@ -406,10 +406,9 @@ class CompositeStrategy(Options):
             raise ConfigurationError(f"{prefix}: {advice}")
         if not run.current.nodes:
             return None
-        asked = len(run.current.nodes)
         good = _evaluations(self, run, replies)
-        theirs = self._averaged(run, self.evaluate_metrics_aggr_fn, good)
-        return MetricRecord(_joined(theirs, {"num-replies": len(good), "num-left-out": asked - len(good)}))
+        counts = {"num-replies": len(good), "num-left-out": len(run.current.nodes) - len(good)}
+        return MetricRecord(_joined(self._averaged(run, self.evaluate_metrics_aggr_fn, good), counts))
 
     def _averaged(self, run: Run, function: MetricsFunction | None, good: Sequence[Reply]) -> dict[str, Any]:
         """Return the clients' metrics of a round, by the user's function or as weighted means."""

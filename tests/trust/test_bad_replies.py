@@ -193,6 +193,7 @@ def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
 NOT_COUNTED = {
     "too few replies": (filled(np.nan), [BAD_NODE], {"participation": Participation(min_replies=4)}),
     "weights of 0": (says(num_examples=0), range(10), {}),
+    "NaN of one alone": (filled(np.nan), range(10), {"fraction_train": 0.25, "min_train_nodes": 1}),
     "no good reply": (error(2, "boom"), range(10), {}),
 }
 
@@ -201,8 +202,7 @@ NOT_COUNTED = {
 def test_a_round_that_does_not_count_leaves_the_state_as_it_is(fault, nodes, options):
     seen = []
     chosen = strategy(**options)
-    look = [lambda number, arrays, metrics: seen.append((chosen.state, flat(arrays)))]
-    result = struck(fault, chosen, callbacks=look, nodes=nodes)
+    result = struck(fault, chosen, callbacks=[lambda _, now, __: seen.append((chosen.state, flat(now)))], nodes=nodes)
     assert seen[0][0] is seen[1][0]
     np.testing.assert_array_equal(seen[0][1], seen[1][1])
     assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
