@@ -220,8 +220,7 @@ class LocalTraining:
         self._state = recall(context, self._downlink)
         self._method = method_of(plan.solver, plan.options)
         self._loop = UserLoop(plan.solver)
-        asked = self._loop.ask(self._method, self._downlink, self._state)
-        self._kind, self._start, self._shift, self._acts = asked
+        self._kind, self._start, self._shift, self._acts = self._loop.ask(self._method, self._downlink, self._state)
         terms = plan.regularizer.terms() if plan.scope == "joint" and self._acts else ()
         joint = f"scope='joint': {short(plan.regularizer)} of all arrays together has no form on tensors"
         objections = {
@@ -307,7 +306,9 @@ class LocalTraining:
         sent, moved = self._method.local(self._loop, downlink, self._state)
         reported = {key: _number(key, value) for key, value in metrics.items()}
         rows = float(int(checked("num-examples", reported.pop("num-examples"), float, NON_NEGATIVE)))
-        buffers = buffers_of(self.model) if plan.layout.passed_through else {}
+        # By the plan's names: the loop may have frozen parameters by now.
+        passed = {entry.name for entry in plan.layout.passed_through}
+        buffers = {name: array for name, array in buffers_of(self.model).items() if name in passed}
         up = Uplink(sent, moved.elapsed, moved.steps, examples=rows, metrics=reported, pass_through=buffers)
         after: ClientState | None = None
         if downlink.stamp is not None:

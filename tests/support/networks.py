@@ -102,10 +102,10 @@ def loop_app(*, mods=None, **options):
 
     @app.train()
     def training(message, context):
-        net = Net()
-        with local_training(message, context, net, **options) as own:
+        with local_training(message, context, net := Net(), **options) as own:
             train(net, context.node_config["partition-id"], own.optimizer, own.work)
             assert {tensor.dtype for tensor in own.optimizer.increments().values()} == {torch.float32}
+        net.requires_grad_(False)  # as for an evaluation of its own
         return own.reply({"num-examples": TRAIN // NODES, "rate": context.run_config.get("lr", 0.0)})
 
     @app.evaluate()
