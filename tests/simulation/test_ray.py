@@ -53,12 +53,12 @@ def on_actors(app, number=4, **options):
 
 # An actor's process imports all of Flower before it does anything: strategies share their actors.
 @on_ray
-@pytest.mark.parametrize("saddle", [False, True])
-@pytest.mark.parametrize("day", [True, *nightly(False)])
-def test_every_strategy_gives_the_bits_of_one_process(saddle, day, ray):
+# Whether for saddle points, and by day: all of those are.
+@pytest.mark.parametrize("kinds", [(False, True), (True, True), *nightly((False, False))])
+def test_every_strategy_gives_the_bits_of_one_process(kinds, ray):
     """One after the other on the same nodes, which keep what the one before has left."""
     # Those that have the same clients.
-    names = [name for name in STRATEGIES if (name in SADDLE) == saddle and (name in REPRESENTATIVES) == day]
+    names = [name for name in STRATEGIES if (name in SADDLE, name in REPRESENTATIVES) == kinds]
     problem = problem_of(names[0])
     number = len(problem.objectives)
     here = InProcessGrid(app_of(copy.deepcopy(problem.objectives)), number)
