@@ -112,8 +112,7 @@ class Watch:
         if run.state.round == 1 and norm < _ABSURD:
             self.scale = max(self.scale, norm)
         if norm <= _GOOD * self.scale:
-            self.good = run.point, run.passed
-            self.good_round = number
+            self.good, self.good_round = (run.point, run.passed), number
         # A method whose steps each lower the objective may go far.
         if not norm <= _TOO_LARGE * self.scale and not run.method.discloses:
             self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
@@ -156,7 +155,7 @@ def advice_on(run: Any, locally: bool) -> str:
     if options._unmodified:
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if isinstance(nu := getattr(options, "nu", None), float):
-        return f"nu={nu:g} {too} {nu / 10:g}, {scale}."
+        return f"nu={nu:g} {too} {nu / 10:g}, alpha > 0 if a loss is not strongly convex, {scale}."
     if math.isnan(client_lr):
         return f"Its steps are too large for these data: lower its rates, {scale}."
     if getattr(options, "client_lr", None) == AUTO:

@@ -436,8 +436,10 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
     def read(node: Node, content: RecordDict) -> Uplink:
         said = dict(only(MetricRecord, content))
         examples = replies.check_examples(run, node, said.pop(key, None), key, trains=False)
-        # Of a site with one class there is no AUC: that costs this number, and not the site's loss.
-        metrics = {name: value for name, value in said.items() if name == "loss" or are_numbers(value)}
+        # Of a site with one class there is no AUC: that costs this number, and not the site's loss. A function of the
+        # user's gets all of a record, or none.
+        needed = {"loss"} if strategy.evaluate_metrics_aggr_fn in strategy._means else said
+        metrics = {name: value for name, value in said.items() if name in needed or are_numbers(value)}
         if dropped := sorted(said.keys() - metrics.keys()):
             logger.warning("aggregate_evaluate: the means are without what is no number at %s: %.200r", node, dropped)
         replies.check_metrics(metrics)
