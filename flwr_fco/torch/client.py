@@ -164,6 +164,8 @@ class LocalTraining:
     2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
     4. With a strategy's ``density`` the steps are plain ones from the server's model.
+    5. With dual averaging the reply holds the optimiser's steps, not the model: weights that are loaded after the last
+       step, such as the best of the round, or clipped after each, are not part of it.
 
     Parameters
     ----------
