@@ -50,7 +50,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
        ``bias`` or ``intercept``, as on the server. ``apply_to`` overrides this rule. A regularizer set for a group acts
        on all of the group's parameters.
     2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. One
-       that is frozen (``requires_grad=False``) stays as it is.
+       that is frozen (``requires_grad=False``) stays as it is. What thaws later is best added then, as a group: the
+       weight of psi in :class:`DualAveraging` grows meanwhile.
     3. Duals are kept in float64 whatever the dtype of the parameters, because a parameter is the small difference
        between its dual and a growing threshold. On devices without float64 they are kept in float32.
     4. Buffers (running means, counters) are not touched.
