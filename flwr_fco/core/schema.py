@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,8 @@ _LETTERS = 60
 #: steps of one size do not bridge.
 _UNITS = 5.0
 _FAR = 100.0
-#: A rate times a squared deviation that is twice what a logistic loss bears at 0; squares bear an eighth of that.
-_LONG = 16.0
+#: The root of a rate times a squared deviation that is twice what a logistic loss bears at 0; squares bear an eighth.
+_LONG = 4.0
 
 
 def names_of(given: Any) -> Names:
@@ -157,7 +158,8 @@ class Scales:
         """
         largest, known = int(self._high.argmax()), self._high[self._high > 0.0]
         middle = float(np.median(known)) if known.size else 0.0
-        long = rate * self.largest**2 > _LONG
+        # The square of what a client makes up may be no number.
+        long = math.sqrt(rate) * self.largest > _LONG
         if not long and self.largest <= _FAR * middle:
             return ""
         prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g} at"

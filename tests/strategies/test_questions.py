@@ -412,6 +412,7 @@ def test_factors_above_5_are_reported_and_no_smaller_ones(factor):
     scales = Scales(50)
     for site, own in (("a", here), ("b", factor * here), ("c", np.zeros(50)), ("d", np.ones(3))):
         scales.add(site, own)
-    text = scales.differing([f"x{j}" for j in range(50)])
-    assert ("and 45 more" in text) == (factor > 5.0 or factor < 0.1)
-    assert not scales.differing([f"x{j}" for j in range(50)])
+    names = [f"x{j}" for j in range(50)]
+    assert ("and 45 more" in scales.differing(names)) == (factor > 5.0 or factor < 0.1)
+    assert not scales.differing(names)
+    assert ("far too long" in scales.apart(names, 0.1)) == (factor > 1.0)
