@@ -343,8 +343,10 @@ class Linear(Objective):
         def multiply(v: Vector) -> Vector:
             product = np.zeros(v.size)
             move = v.astype(dtype)
-            for rows, block in design.blocks(features, least=least, dtype=dtype):
-                self._add_product(block, curve(self._product(block, move), rows), product)
+            # OpenBLAS's products in single precision can raise this flag on AVX-512, of numbers that are all finite.
+            with np.errstate(invalid="ignore"):
+                for rows, block in design.blocks(features, least=least, dtype=dtype):
+                    self._add_product(block, curve(self._product(block, move), rows), product)
             self._add_ridge(v, 1.0, product)
             return product
 

@@ -502,6 +502,12 @@ def test_a_bare_objective_says_what_it_does_not_know():
     assert np.isnan(minimise(Centre(change=lambda gradient: gradient * np.nan)).point).all()
 
 
+def test_a_flag_of_single_precision_is_no_warning():
+    """OpenBLAS raises it now and then; here infinity minus infinity does."""
+    curved = Logistic(X, LABELS).along(np.zeros(D + 1), np.zeros(D + 1)).curvature(0.0)
+    assert np.isnan(curved(np.full(D + 1, np.inf))).any()
+
+
 def test_a_loss_that_writes_into_its_argument_moves_nobodys_point():
     own = type("Own", (Centre,), {"gradient": lambda self, w, *_: np.subtract(w, 1.0, out=w)})
     start = {"coefficients": np.zeros(3)}
