@@ -177,6 +177,8 @@ class PathPoint(NamedTuple):
 
     Parameters
     ----------
+    strength : float
+        Strength of the regularizer.
     result : Result
         Result of the run at this strength.
     nonzero : int
@@ -345,6 +347,8 @@ class StrengthPath:
 
         Parameters
         ----------
+        grid : flwr.serverapp.Grid
+            The connection to the clients.
         initial_arrays : ArrayRecord
             The start point for the largest strength.
         num_rounds : int, default 3

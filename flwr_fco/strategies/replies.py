@@ -524,8 +524,7 @@ class Cap:
         if median > rounding and count < _FIRST_REPLIES:
             usual = max(usual, median)
             self.usual[name] = usual, count + len(lengths)
-        least = usual / self.ratio if self.ratio else 0.0
-        return min(max(median, least), usual)
+        return min(max(median, usual / (self.ratio or math.inf)), usual)
 
     def too_long(
         self, name: str, lengths: Sequence[float], shares: Sequence[float], usual: float, advice: str = ""

@@ -116,7 +116,7 @@ class Run:
         self.over: str | None = None
         self.closed = True
         self.chosen: dict[str, float] = {}
-        self.reasons = {"server_lr": "FedExP's, of the last increments"}
+        self.reasons: dict[str, str] = {}
         privacy = getattr(options, "privacy", None)
         # Of a private round no reply says whether another one counts, and none is in the result.
         self.result = Result(arrays=arrays, left_out=self.left_out if privacy is None else [])

@@ -393,6 +393,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     if getattr(run.options, "server_lr", None) == AUTO:
         chosen = {**chosen, "server_lr": extrapolation(uplinks)}
         problem = problem._replace(server_lr=chosen["server_lr"])
+        run.reasons["server_lr"] = "FedExP's, of the last increments"
     # These are kept only if the step is: what they hold is replaced, never written into.
     average = copy(run.average)
     momentum = copy(run.momentum)

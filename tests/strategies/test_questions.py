@@ -173,7 +173,7 @@ def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
     found, rate = by_theory(objectives, kind=kind, work=fco.Steps(5, batch_size=None), **options)
     assert rate == pytest.approx(constant / max(f.lipschitz() for f in objectives))
-    assert found.options.client_lr == "auto"
+    assert (found.options.client_lr, [*found.reasons]) == ("auto", ["client_lr"])
 
 
 def test_dual_fl_asks_for_the_constants_that_it_is_not_given():
