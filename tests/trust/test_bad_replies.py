@@ -356,7 +356,7 @@ def test_metrics_that_are_too_many_or_cannot_be_shown_leave_the_reply_out(extra,
 
 
 def test_metrics_as_people_name_them_are_kept_and_a_shown_text_is_the_same():
-    assert play(says(**{"Genauigkeit (Klasse 3) µ-F1/β": 0.5, "准确率": 1.0})).left_out == []
+    assert play(says(**{"Genauigkeit (Klasse 3) µ-F1/β": 0.5, "准确率": 1.0, "capped": [1.0]})).left_out == []
     assert printable("Größe 5 µm, “quoted” — ok 准确率") == "Größe 5 µm, “quoted” — ok 准确率"
     escaped = printable(FORGED)
     assert escaped.isprintable()

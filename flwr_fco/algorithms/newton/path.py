@@ -641,7 +641,7 @@ class NewtonPath(ProximalNewton):
         """Return a reply apart for each problem that was asked about."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
         at = dict.fromkeys(vectors, 0)
-        parts = []
+        parts = list[dict[str, Vector]]()
         ranks = iter(vectors.get("ranks", NOTHING).tolist())
         for row in state.asked:
             own = dict[str, Vector]()
@@ -651,10 +651,10 @@ class NewtonPath(ProximalNewton):
             for name, size in sizes.items():
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
-            parts.append(uplink._replace(vectors=_whole(own, state, row)))
+            parts.append(own)
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
-        return parts
+        return [uplink._replace(vectors=_whole(own, state, row)) for own, row in zip(parts, state.asked, strict=True)]
 
     def _restarted(self, problem: Problem, state: PathState) -> PathState:
         logger.warning("The path restarts at its null models")

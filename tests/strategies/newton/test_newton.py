@@ -546,7 +546,7 @@ LIES = {
     "rows in no fold": ("shares", lambda own: np.r_[1.0, np.ones(own.size - 1)], "each row is in one fold"),
     "a gradient times 3": ("gradient", lambda own: 3.0 * own, "of one convex function"),
     "a loss of -1e9": ("terms", lambda own: np.r_[-1e9, own[1:]], "its own lower bound is 0"),
-    "a short block": ("block", lambda own: own[:-1], "block"),
+    "a short block": ("ranks", lambda own: own + 10.0, "by their ranks 1200"),
 }
 
 
