@@ -277,7 +277,7 @@ class InProcessGrid(Grid):
         state = context.state if self.raise_errors else isolated(context.state)
         try:
             message.content = content if self._fresh else isolated(content)
-            reply: Any = self.client_app(message, context)
+            reply: Message | None = self.client_app(message, context)
             if reply is not None and not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned {of_type(reply)}; expected a Message")
         except (Exception, SystemExit) as error:
@@ -295,8 +295,7 @@ class InProcessGrid(Grid):
         # A ClientApp should return a message; one that returns nothing is silent in Flower, and also here.
         if reply is not None and reply.has_content():
             reply.content = isolated(reply.content)
-        found: Message | None = reply
-        return found
+        return reply
 
     def _raised(
         self, error: BaseException, node_id: int, number: str, kind: str, *, foreign: bool = False, short: bool = False

@@ -139,8 +139,7 @@ class RayGrid(InProcessGrid):
 
     def uplinks(self, number: int, tasks: Sequence[Task]) -> list[Reply]:
         # What is one object here, as the task of most clients, is sent once to an actor, and one object there.
-        ids = [node.node_id for node, _ in tasks]
-        return self._ask("uplinks", ids, lambda own: (number, [tasks[i] for i in own]))
+        return self._ask("uplinks", [node.node_id for node, _ in tasks], lambda own: (number, [tasks[i] for i in own]))
 
     def replies(self, messages: Sequence[Message]) -> list[Message | None]:
         ids = [message.metadata.dst_node_id for message in messages]

@@ -210,6 +210,8 @@ class Run:
         self.current.answered |= answered
         if not answered <= {each.metadata.dst_node_id for each in messages}:
             self.current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
+            # A SuperLink takes no message for a node that has left, and then says that it knows of none.
+            found = [each for each in found if each.metadata.reply_to_message_id or not each.has_error()]
         for about in [each.metadata for each in messages] if len(answered) < len(messages) or self._silences else ():
             for key in ((about.dst_node_id, ""), (about.dst_node_id, about.message_type)):
                 self._silences[key] = 0 if about.dst_node_id in answered else self._silences[key] + 1

@@ -152,7 +152,6 @@ def test_a_table_over_a_super_link_is_the_table_of_one_process(deployments, exam
     assert described.splitlines()[1].split() == [*task.CODEBOOK.sites, "all"]
     assert "442 rows, of 5 sites" in summary
     assert "Fir: bmi has a mean of 32.6" in described
-    print(described, summary, sep="\n")
 
 
 # --- minutes each ----------------------------------------------------------------------------------------------------
