@@ -162,7 +162,8 @@ class Nodes:
             return {node_id: known[node_id] for node_id in new if node_id in known}
         unknown = [Node(node_id, None) for node_id in new if self.asks]
         found, failed = _answers(grid, unknown, PARTITION, _HANDSHAKE_TIMEOUT, decode_partition)
-        self.foreign |= {node.node_id for node, reason in failed.items() if reason != NO_REPLY}
+        # Another error is of an app that cannot be loaded, or of a node that has died.
+        self.foreign |= {node.node_id for node, reason in failed.items() if "No query function registered" in reason}
         return {node.node_id: said for node, said in found.items() if said is not None}
 
 

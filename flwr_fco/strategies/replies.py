@@ -244,7 +244,7 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
         advice = advice_on(reason, foreign=node.node_id in current.foreign, short=current.short)
         cause = cause_of(reason)
         # Whose cause is known fails in every round, as what cannot work, or a site's owner refuses.
-        refused = cause.partition(":")[0].endswith(("ConfigurationError", "PublicError"))
+        refused = cause.partition(":")[0].endswith(("ConfigurationError", "PublicError", "ModuleNotFoundError"))
         kind = FormError if refused or advice else ProtocolError
         raise kind(f"error {message.error.code}: {cause}{advice}")
     if node.node_id not in current.nodes:

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from faulty import Faulty, changing, error, says, silent, start_on, strategy, wi
 from problems import app_of, clients, flat, foreign, optimum, refused, run, start_arrays
 
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Bounds, FedDAGT, FedDR, FedDualAvg, FedNewton, Scaffold, Steps, Strengths
@@ -228,13 +229,19 @@ def test_the_handshake_makes_the_order_of_nodes_irrelevant():
     assert grid.questions == 4
 
 
+def test_an_app_that_cannot_be_loaded_is_not_taken_for_one_of_fedavg():
+    app = app_of(clients(), [lambda *about: import_module("not_installed")])
+    with pytest.raises(NothingTrainedError, match=r"in 2 rounds .* named 'not_installed'\n"):
+        start_on(foreign(app, 4, raise_errors=False), strategy())
+
+
 def test_of_two_nodes_with_one_partition_the_first_takes_part():
     for chosen in (strategy(), FedDAGT(fraction_evaluate=0.0), Scaffold(fraction_evaluate=0.0)):
         grid = InProcessGrid(app_of(clients()), 4)
         grid.partition_ids[5] = grid.partition_ids[4]
         result = start_on(grid, chosen, rounds=1)
-        (row,) = [own for own in result.left_out if own.round == 1]
-        assert (*row[1:3], "partition id 2, which node 4 had first" in row.reason) == (5, 2, True)
+        (said,) = [row[1:4] for row in result.left_out if row.round == 1]
+        assert said == (5, 2, "it claims the partition id 2, which node 4 had first")
         assert result.train_metrics_clientapp[1]["num-left-out"] == 1
 
 
