@@ -138,11 +138,9 @@ class Nodes:
         before = {node.key: node for node in self._known.values() if node.partition_id is not None}
         self._known = {node_id: node for node_id, node in self._known.items() if node_id in present}
         new = [node_id for node_id in available if node_id not in self._known]
-        partitions = self._partitions(grid, new) if new else {}
+        partitions = self._partitions(grid, present, new)
         self._known |= {node_id: Node(node_id, partitions.get(node_id)) for node_id in new}
-        first: dict[tuple[int, int], Node] = {}
-        for node in self._known.values():
-            first.setdefault(node.key, node)
+        first = {node.key: node for node in reversed(self._known.values())}
         twins = {i: first[node.key] for i, node in self._known.items() if first[node.key] is not node}
         for node_id in twins.keys() - self.refused.keys():
             logger.warning("node %s left out: another node has the same partition id", node_id)
@@ -155,16 +153,19 @@ class Nodes:
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
             logger.info(text, without, len(self.ordered))
 
-    def _partitions(self, grid: Grid, new: Sequence[int]) -> dict[int, int]:
+    def _partitions(self, grid: Grid, present: set[int], new: Sequence[int]) -> dict[int, int]:
         known = getattr(grid, "partition_ids", None)
         if known is not None:
             self.foreign |= set(new) if self.asks and getattr(grid, "foreign", False) else set()
             return {node_id: known[node_id] for node_id in new if node_id in known}
-        unknown = [Node(node_id, None) for node_id in new if self.asks]
+        # Kept with the grid: each run of a fit, or of a path, would ask all of them again.
+        said = {node_id: own for node_id, own in vars(grid).get("_fco_partitions", {}).items() if node_id in present}
+        unknown = [Node(node_id, None) for node_id in new if self.asks and node_id not in said]
         found, failed = _answers(grid, unknown, PARTITION, _HANDSHAKE_TIMEOUT, decode_partition)
         # Another error is of an app that cannot be loaded, or of a node that has died.
         self.foreign |= {node.node_id for node, reason in failed.items() if "No query function registered" in reason}
-        return {node.node_id: said for node, said in found.items() if said is not None}
+        vars(grid)["_fco_partitions"] = said = said | {node.node_id: partition for node, partition in found.items()}
+        return {i: own for i in new if self.asks and (own := said.get(i)) is not None}
 
 
 def _answers(
