@@ -92,8 +92,7 @@ def test_a_private_run_tells_epsilon_and_nothing_of_its_clients(there):
         pytest.skip("needs dp-accounting")
     result, path = there["private, noise without a seed"]
     last = result.train_metrics_clientapp[6]
-    strategy = private(None, "independent")
-    run(strategy, clients(), 6)
-    assert last["epsilon"] == strategy.result.train_metrics_clientapp[6]["epsilon"]
+    here = run(private(None, "independent"), clients(), 6)
+    assert last["epsilon"] == here.train_metrics_clientapp[6]["epsilon"]
     assert set(last) <= {"epsilon", "delta", "density", "nonzeros", "skipped"}
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600

@@ -129,8 +129,7 @@ def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
 
     grid = InProcessGrid(app, 3, node_config=lambda p: {"path": f"/data/{p}", "num-partitions": 9})
     with grid.identity():
-        sent = [grid.create_message(RecordDict(), "query", node, "1") for node in grid.get_node_ids()]
-        numbers = grid.push_messages(sent)
+        numbers = grid.push_messages([grid.create_message(RecordDict(), "query", i, "1") for i in grid.get_node_ids()])
         assert [reply.content["m"]["p"] for reply in grid.pull_messages(numbers)] == [0, 1]
         assert grid.pull_messages(numbers) == []
     assert grid.contexts[3].node_config == {"path": "/data/1", "partition-id": 1, "num-partitions": 9}
@@ -142,8 +141,7 @@ def test_what_is_no_message_is_an_error_of_the_client(answer):
     def app(message, context):
         return answer if context.node_config["partition-id"] == 1 else app_of(clients())(message, context)
 
-    said = f"partition 1.*returned a {type(answer).__name__}; expected a Message"
-    refused(said, simulated, strategy(), app, 1, kind=ClientError)
+    refused(rf"1\).*returned a {type(answer).__name__}; expected a M", simulated, strategy(), app, 1, kind=ClientError)
     result = simulated(strategy(), app, 1, raise_errors=False)
     assert [(entry.partition_id, "expected a Message" in entry.reason) for entry in result.left_out] == [(1, True)]
 
@@ -185,9 +183,8 @@ def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
 
     given = {**start_arrays(), **start}
     found = simulated(strategy(), app_of(objectives, [only_some]), 1, initial_arrays=given).arrays
-    sizes = [objectives[1].num_examples, objectives[3].num_examples]
     assert found["norm.running_mean"].numpy().dtype == np.float32
-    expected = np.average([means[1], means[3]], axis=0, weights=sizes)
+    expected = np.average([means[1], means[3]], axis=0, weights=[objectives[m].num_examples for m in (1, 3)])
     np.testing.assert_allclose(found["norm.running_mean"].numpy(), expected, rtol=1e-6)
     assert found["norm.num_batches_tracked"].numpy() == 102
     np.testing.assert_array_equal(found["norm.running_var"].numpy(), start["norm.running_var"])
