@@ -24,7 +24,7 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
-from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, is_number, isolated
+from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import replies
@@ -281,7 +281,8 @@ def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
     if run.current.form is not None:
         model = sum(len(array.data) for array in run.arrays.values())
         counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
-    if capped := [own for reply in good if is_number(own := reply.value.metrics.get("capped"))]:
+    # They have been checked: what is no list is a number.
+    if capped := [own for reply in good if not isinstance(own := reply.value.metrics.get("capped", []), list)]:
         counts["num-capped"] = sum(value > 0.0 for value in capped)
     return counts
 
