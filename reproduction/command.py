@@ -65,7 +65,7 @@ def list_everything() -> None:
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(overflow="fold")
         for name, text in entries.items():
-            table.add_row(name, text.replace("`", ""))
+            table.add_row(name, text.replace(":class:", "").replace("`", ""))
         terminal.console().print(table)
 
 

@@ -217,6 +217,11 @@ class Regularizer(Specified, ABC):
         -------
         ndarray
             The result, with the shape and dtype of `v`; `out` if it was given.
+
+        Raises
+        ------
+        ConfigurationError
+            If `v` or `out` has another dtype or shape, or `step` is negative or not finite.
         """
         result = np.empty_like(v, order="C") if out is None else out
         name = type(self).__name__
@@ -257,6 +262,11 @@ class Regularizer(Specified, ABC):
         """Return a subgradient of psi's finite part at w; where it is not unique, subclasses choose 0.
 
         The default, 0, is correct for constraints: 0 is in the normal cone of the set at every feasible point.
+
+        Raises
+        ------
+        ConfigurationError
+            If psi is a penalty that has none.
         """
         if not self.constraint:
             prefix = f"{type(self).__name__} defines no subgradient, which FedAvgSubgradient needs"
@@ -271,6 +281,11 @@ class Regularizer(Specified, ABC):
         gradient_at_zero : ndarray
             Gradient of the smooth part at 0 (with the unregularized arrays at their optimum, for the exact threshold of
             the whole problem).
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such strength, as of constraints and squared norms.
         """
         raise ConfigurationError(f"{self!r} has no strength at which the solution becomes 0; give the strengths")
 
