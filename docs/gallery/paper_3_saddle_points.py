@@ -16,10 +16,12 @@ rng = np.random.default_rng(0)
 matrix = rng.uniform(-1, 1, (30, 60))
 offset = rng.uniform(-1, 1, 30)
 objectives = [
-    BilinearSaddle(matrix, offset + rng.normal(0.0, 0.3, 30)) for _ in range(10)
+    BilinearSaddle(matrix, offset + rng.normal(0.0, 0.3, 30), noise=0.1)
+    for _ in range(10)
 ]
 app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
 psi = L1(0.1, bound=0.05)
+start = {"x": rng.uniform(-0.05, 0.05, 60), "y": rng.uniform(-0.05, 0.05, 30)}
 
 
 def gap(x, y):
@@ -56,10 +58,7 @@ for name, strategy in {"FeDualEx": FeDualEx, "FedMiP": FedMiP}.items():
         app,
         num_nodes=10,
         num_rounds=40,
-        initial_arrays={
-            "x": rng.uniform(-0.05, 0.05, 60),
-            "y": rng.uniform(-0.05, 0.05, 30),
-        },
+        initial_arrays=start,
         evaluate_fn=evaluate,
         progress=False,
     )
