@@ -380,9 +380,10 @@ class Client:
         purpose = "the names and scales of its columns" if scales else "the names of its columns and classes"
         objective = self.objective(context, "train", purpose)
         rows = objective.features if scales and isinstance(objective, Linear) else None
-        deviations = None if rows is None or rows.shape[1] > _MOST_COLUMNS else design.deviations(rows)
+        known = rows is not None and rows.shape[1] <= _MOST_COLUMNS
+        deviations, size = design.scales_of(rows) if known else (None, 0.0)
         examples = int(objective.num_examples) if scales and not self._limits_rows else None
-        return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations, examples)
+        return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations, examples, size)
 
     def table(self, message: Message, context: Context) -> Message:
         """Answer the question what its table is."""

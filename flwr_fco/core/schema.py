@@ -22,6 +22,7 @@ _LETTERS = 60
 _UNITS = 5.0
 _FAR = 100.0
 #: The root of a rate times a squared deviation that is twice what a logistic loss bears at 0; squares bear an eighth.
+#: Of the size of most numbers, far from 0, twice as much.
 _LONG = 4.0
 
 
@@ -118,8 +119,9 @@ class Scales:
         self._low_at = np.full(d, "", object)
         self._high_at = np.full(d, "", object)
         self._reported = np.zeros(d, bool)
+        self._far = 0.0, ""
 
-    def add(self, site: str, deviations: Vector) -> None:
+    def add(self, site: str, deviations: Vector, size: float = 0.0) -> None:
         """Take what a site says; of another number of columns it is nothing.
 
         Parameters
@@ -128,7 +130,10 @@ class Scales:
             Its name.
         deviations : ndarray of float64, shape (d,)
             One of 0 is not compared.
+        size : float, default 0.0
+            Of most entries of some column.
         """
+        self._far = max(self._far, (0.5 * size, f"most numbers of a column are beyond {size:g} at {site}"))
         if deviations.shape != self._low.shape:
             return
         for extreme, at, beyond in (
@@ -147,7 +152,8 @@ class Scales:
         """Return in words that the largest column has 100 times the median deviation, or what steps are too long for.
 
         Beside the median, as the smallest may be that of a column that is nearly always 0, in the same units. Losses of
-        bounded gradients, as the logistic one, do not diverge where steps are far too long.
+        bounded gradients, as the logistic one, do not diverge where steps are far too long. A column far from 0 has
+        the curvature of its size.
 
         Parameters
         ----------
@@ -158,15 +164,17 @@ class Scales:
         """
         largest, known = int(self._high.argmax()), self._high[self._high > 0.0]
         middle = float(np.median(known)) if known.size else 0.0
-        # The square of what a client makes up may be no number.
-        long = math.sqrt(rate) * self.largest > _LONG
-        if not long and self.largest <= _FAR * middle:
-            return ""
         prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g} at"
-        effect = f"{self._high_at[largest]}, the columns' median is {middle:.3g}: steps of "
-        effect += f"client_lr={rate:g} are far too long" if long else "one size fit others slowly"
-        advice = "same at all sites, or take " + 'client_lr="auto" or ' * long + "FedNewton"
-        return f"{prefix} {effect}. Divide columns by numbers that are the {advice}"
+        size, prefix = max((self.largest, f"{prefix} {self._high_at[largest]}"), self._far)
+        # The square of what a client makes up may be no number.
+        long = math.sqrt(rate) * size > _LONG
+        if not long and not size > _FAR * middle > 0.0:
+            return ""
+        effect = f"client_lr={rate:g} are far too long" if long else "one size fit others slowly"
+        far = size > self.largest
+        prefix += f", the columns' median deviation is {middle:.3g}: steps of {effect}. "
+        prefix += f"{'Subtract from columns' if far else 'Divide columns by'} numbers that are the same at all sites"
+        return f"{prefix}, or take " + 'client_lr="auto" or ' * (long and not far) + "FedNewton"
 
     def differing(self, names: Sequence[str]) -> str:
         """Return in words which columns differ more than 5 times between sites, each once; empty if none do.

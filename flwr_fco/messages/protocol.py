@@ -525,9 +525,12 @@ class Described(NamedTuple):
         Standard deviations of a linear model's columns, 0 where they say little of a unit; None in a private run.
     examples : int, optional
         Number of rows, which all later replies must report; None where the run is private or the owner limits rows.
+    size : float, default 0.0
+        A power of two that the sizes of most entries of some column are above; 0 where no deviations are said.
     """
 
     columns: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     deviations: NDArray[Any] | None = None
     examples: int | None = None
+    size: float = 0.0

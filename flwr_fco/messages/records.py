@@ -41,6 +41,7 @@ METRICS = "metrics"
 NUMBER = "number:"
 #: Metrics that a client of ours reports of its round, and the one that says that its memory is lost.
 EXAMPLES = "num-examples"
+SIZE = "size"
 STEPS = "local-steps"
 ELAPSED = "elapsed"
 LOST = "fco-memory-lost"
@@ -343,8 +344,8 @@ def encode_described(said: Described) -> RecordDict:
     names = {"columns": said.columns, "classes": said.classes}
     deviations = {} if said.deviations is None else {"deviations": np.asarray(said.deviations, np.float64)}
     about = ConfigRecord({name: list(each) for name, each in names.items() if each})
-    metrics = {} if said.examples is None else {METRICS: MetricRecord({EXAMPLES: said.examples})}
-    return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations)), **metrics})
+    numbers: Any = {n: own for n, own in ((EXAMPLES, said.examples), (SIZE, said.size or None)) if own is not None}
+    return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations)), METRICS: MetricRecord(numbers)})
 
 
 @in_words("what it says of its table cannot be read")
@@ -364,10 +365,13 @@ def decode_described(content: RecordDict) -> Described:
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
         check_array("deviations", deviations, _DOUBLE, (deviations.size,))
-    examples: Any = content.metric_records[METRICS].get(EXAMPLES) if METRICS in content else None
+    numbers: Any = only(MetricRecord, content)
+    examples, size = numbers.get(EXAMPLES), numbers.get(SIZE, 0.0)
     if examples is not None and not (type(examples) is int and 0 <= examples < 2**63):
         raise ProtocolError(f"its number of examples is {examples!r:.50}; expected a whole number from 0 to 2^63")
-    return Described(columns, classes, deviations, examples)
+    if not is_number(size):
+        raise ProtocolError(f"the size of its entries is {size!r:.50}; expected a finite number")
+    return Described(columns, classes, deviations, examples, size)
 
 
 def isolated(content: RecordDict) -> RecordDict:

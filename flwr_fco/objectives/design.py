@@ -317,12 +317,14 @@ def _powers(block: Any, means: Vector, shares: Vector) -> NDArray[np.float64]:
     return np.array([np.bincount(at, each * apart**k, means.size) + absent * (-means) ** k for k in (1, 2, 4)])
 
 
-def deviations(features: Features) -> Vector:
-    """Return the standard deviation of each column, shape (d,); 0 where it says more of the rows than of a unit.
+def scales_of(features: Features) -> tuple[Vector, float]:
+    """Return the standard deviation of each column, shape (d,), and a size that most entries of some column are above.
 
-    That is so in fewer than 20 rows; of a column of fewer than six values, as a constant, an indicator or a dark pixel
-    has; of one that is mostly zero, as a pixel's at the edge is; and where a few rows make the deviation: its logarithm
-    has a standard error of sqrt((k - 1) / 4n) with k the kurtosis, and is not said above .16.
+    The size is a power of two below those of three quarters of some entries, so that no mean follows from it, and 0 in
+    fewer than 20 rows. A deviation is 0 where it says more of the rows than of a unit: in fewer than 20 rows; of a
+    column of fewer than six values, as a constant, an indicator or a dark pixel has; of one that is mostly zero, as a
+    pixel's at the edge is; and where a few rows make the deviation: its logarithm has a standard error of
+    sqrt((k - 1) / 4n) with k the kurtosis, and is not said above .16.
 
     Parameters
     ----------
@@ -331,7 +333,7 @@ def deviations(features: Features) -> Vector:
     """
     n, d = features.shape
     if n < _FEWEST_ROWS:
-        return np.zeros(d)
+        return np.zeros(d), 0.0
     _, variances, fourth = moments(features, np.full(n, 1.0 / n))
     # Rows that are far apart, because rows may be sorted.
     rows = np.arange(min(n, _LOOKED_AT)) * (n - 1) // (min(n, _LOOKED_AT) - 1)
@@ -345,4 +347,7 @@ def deviations(features: Features) -> Vector:
     few |= 2 * np.asarray((features != 0).sum(axis=0)).reshape(-1) < n
     # A column without variance has few values.
     units = np.where(variances > 0.0, variances, 1.0)
-    return np.where(few | (fourth / units**2 - 1.0 > _VARIANCE * n), 0.0, np.sqrt(variances))
+    few |= fourth / units**2 - 1.0 > _VARIANCE * n
+    sizes = np.sort(np.abs(some[::4]), axis=0)
+    digits, power = np.frexp(sizes[len(sizes) // 4].max(initial=0.0))
+    return np.where(few, 0.0, np.sqrt(variances)), float(np.ldexp(np.ceil(digits), power - 1))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import design
 from flwr_fco.objectives.linear import Linear, Logistic
@@ -23,8 +22,6 @@ FEW_ROWS = 25
 #: Distances that are tried until the best intercept is within, and a score without loss, where there is one.
 _LENGTHS = 4.0 ** np.arange(1, 25)
 _FAR = 1e9
-#: Names of sites in a warning.
-_SHOWN = 5
 #: Rounding error of a column's second moment, relative to it: what is left of a constant column's variance.
 _CONSTANT = 1e-13
 
@@ -240,19 +237,6 @@ class SiteIntercept(Linear):
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Return that of the objective with its intercept."""
         return self.with_intercept.batch_lipschitz(batch_size, norm)
-
-
-def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
-    """Warn of sites of one class by their names, if there are any.
-
-    Examples
-    --------
-    >>> name_idle([])
-    """
-    if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        prefix = "all rows of one class, which say nothing beside an intercept of their own"
-        warnings.warn(f"{', '.join(map(printable, names[:_SHOWN]))}{more}: {prefix}", stacklevel=stacklevel)
 
 
 def unwarned(objective: Linear) -> SiteIntercept:

@@ -267,7 +267,7 @@ class Tables:
             if said.deviations is not None:
                 self.scales = self.scales if self.scales.largest else Scales(said.deviations.size)
                 own = f"{node}" if node.partition_id is None else f"partition {node.partition_id}"
-                self.scales.add(own, said.deviations)
+                self.scales.add(own, said.deviations, said.size)
             for kind, names in self._names.items():
                 names.update([each] if (each := getattr(said, kind)) else ())
             self._said[node.key] = node, said._replace(deviations=None)

@@ -23,13 +23,13 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.schema import Names, is_missing, listed, names_of
+from flwr_fco.core.schema import Names, Scales, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives import Linear, Objective
-from flwr_fco.objectives.design import as_rows, deviations, refuse_text
-from flwr_fco.objectives.site_intercept import check_site_rows, name_idle, unwarned
+from flwr_fco.objectives.design import as_rows, refuse_text, scales_of
+from flwr_fco.objectives.site_intercept import check_site_rows, unwarned
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid
@@ -41,7 +41,7 @@ from flwr_fco.tables import reading, reports
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
-from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table
+from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
 from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_masses, connected, first_answers
@@ -458,8 +458,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(clients) > 1 and (apart or groups is not None):
             if isinstance(self, ClassifierMixin):
                 reading.refuse_two_codings({own.name: own.y for own in clients})
-            spreads = {own.name: deviations(as_rows(own.features)) for own in clients}
-            reading.warn_of_units(spreads, self._names(clients[0].features.shape[1]))
+            scales = Scales(d := clients[0].features.shape[1])
+            for own in clients:
+                scales.add(own.name, *scales_of(as_rows(own.features)))
+            if text := scales.differing(self._names(d)):
+                warnings.warn(text, UserWarning, stacklevel=4)
         if any((own.weights < 0.0).any() for own in clients) or not any(own.weights.any() for own in clients):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         left_out = None if without is None else reading.place_of(without, [own.site for own in clients])
@@ -663,7 +666,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             # At its own intercept one class is fitted whatever the coefficients are.
             pairs = zip(sites.names, sites.answers, strict=True)
-            name_idle([s for s, a in pairs if not (a.numbers["loss"] or a.vectors["gradient"].any())], stacklevel=5)
+            if idle := [site for site, own in pairs if not (own.numbers["loss"] or own.vectors["gradient"].any())]:
+                prefix = f"{first_of(idle)}: all rows of one class, which say nothing beside an intercept of their own"
+                warnings.warn(prefix, UserWarning, stacklevel=4)
         centre = np.append(columns.centre, columns.level)
         far = bool(centre.any())
         self.n_iter_ = 1 + far

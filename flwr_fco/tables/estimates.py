@@ -335,9 +335,9 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     if all("meat" in site.vectors for site in sums.each):
         spreads, noise = [site.vectors["meat"] for site in sums.each], 1.0
         covariance = whole @ unpacked(np.sum(spreads, axis=0))[:size, :size] @ whole
+    indices = unpacked(np.arange(blocks[0].size, dtype=np.float64)).astype(np.int64)[:, :size]
     for place, j in enumerate(columns.tolist()):
-        rows = _rows_of(blocks, j)[:, :size]
-        own = _rows_of(spreads, j)[:, :size]
+        rows, own = (np.array([each[indices[j]] for each in of]) for of in (blocks, spreads))
         mixed = rows @ whole @ own.T
         crossed = mixed + mixed.T - rows @ covariance @ rows.T
         slopes = gradients[:, j] + rows @ move
@@ -352,14 +352,6 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
         statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / noise
         degrees[place] = np.count_nonzero(kept)
     return statistic, degrees, np.asarray(stats.chi2.sf(statistic, np.maximum(degrees, 1.0)))
-
-
-def _rows_of(triangles: Sequence[Vector], row: int) -> Matrix:
-    """Return a row of each of some packed matrices, shape (number of matrices, size)."""
-    order = math.isqrt(2 * triangles[0].size)
-    others = np.arange(order)
-    low, high = np.minimum(others, row), np.maximum(others, row)
-    return np.array([own[low * order - low * (low + 1) // 2 + high] for own in triangles])
 
 
 def _remaining(sums: Sums, loss: float) -> float:

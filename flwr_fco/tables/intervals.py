@@ -17,6 +17,7 @@ from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Answer
@@ -335,10 +336,9 @@ class Inference:
         """Return what all sites say of their derivatives at a point."""
         self.exchanges += 1
         triangle = (self.size * (self.size + 1) // 2,)
-        numbers = {"own": self.own, "pooled": bool(self.pooled), "clustered": clustered}
+        numbers = {"own": float(self.own), "pooled": float(bool(self.pooled)), "clustered": float(clustered)}
         shapes = {"gradient": (self.size,), "block": triangle} | ({"meat": triangle} if clustered else {})
-        as_floats = {name: float(number) for name, number in numbers.items()}
-        request = Request("derivatives", as_floats, ("loss", "clusters"), shapes, (), _check_possible)
+        request = Request("derivatives", numbers, ("loss", "clusters"), shapes, (), _check_possible)
         answers = ask(self.run, request, np.append(point, np.zeros(self.size - point.size)))
         if self.run.left_out or not answers:
             raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(reasons_of(self.run))}")
@@ -517,7 +517,7 @@ class Inference:
             events, rows = own.numbers["events"], own.examples
             shown = f"{events:.0f}" if _SMALL <= events <= rows - _SMALL else "-"
             texts.append(f"{shown} of {rows:.0f} rows at {self._named(own)}")
-        return _first(texts) + f"; - is below {_SMALL}, or all but so few" * ("- of" in " ".join(texts[:_SHOWN]))
+        return first_of(texts) + f"; - is below {_SMALL}, or all but so few" * ("- of" in " ".join(texts[:_SHOWN]))
 
     def _how(self, found: Estimates, sums: Sums) -> str:
         """Return in words how the estimates and their errors are made."""
@@ -534,7 +534,7 @@ class Inference:
             lines = [("Intercepts of the table", "one of each site, which has stayed there")]
             nothing = "add nothing, of one class or without events"
             for which, why in ((self.pooled, "share one, of too few rows for their own"), (self.idle, nothing)):
-                lines += [(f"{len(which)} site{'s' * (len(which) > 1)}", f"{_first(which)}: {why}")] * bool(which)
+                lines += [(f"{len(which)} site{'s' * (len(which) > 1)}", f"{first_of(which)}: {why}")] * bool(which)
             return [], lines
         if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []
@@ -588,13 +588,19 @@ class Inference:
         texts = [*doubted, *self.left_out]
         if silent:
             least = f"fewer than {self.kind.least} {self.kind.counted} a column, no unique fit, or withheld"
-            texts.append(f"none of {_first(silent)}: {least}")
+            texts.append(f"none of {first_of(silent)}: {least}")
         return "".join(f"; {text}" for text in texts)
 
 
-def _first(sites: Sequence[str]) -> str:
-    """Return the names of the first sites, and how many more there are."""
-    return ", ".join(sites[:_SHOWN]) + f" and {len(sites) - _SHOWN} more" * (len(sites) > _SHOWN)
+def first_of(sites: Sequence[str]) -> str:
+    """Return the names of the first sites, and how many more there are.
+
+    Examples
+    --------
+    >>> first_of(["north", "south"])
+    'north, south'
+    """
+    return ", ".join(map(printable, sites[:_SHOWN])) + f" and {len(sites) - _SHOWN} more" * (len(sites) > _SHOWN)
 
 
 def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:

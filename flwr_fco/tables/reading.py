@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
+from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -452,12 +451,3 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
         )
     found = {name: given[key] for key in reversed(patterns) for name in patterns[key]}
     return [given.get(name, found.get(name, 1.0)) for name in names]
-
-
-def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
-    """Warn of columns that seem to have other units at some sites."""
-    scales = Scales(len(names))
-    for site, own in deviations.items():
-        scales.add(site, own)
-    if text := scales.differing(names):
-        warnings.warn(text, UserWarning, stacklevel=5)

@@ -84,7 +84,7 @@ VALUES = {
     "question": [Question("gradient", LAYOUT, {"primal": VECTOR}, {"mass": 1.0}, PASSED)],
     "answer": [Answer({"loss": 0.5, "held-out": 1.0}, {"gradient": VECTOR, "few": SPARSE}, 7)],
     "table": [
-        Described(("a",), None, np.array([0.5]), 40),
+        Described(("a",), None, np.array([0.5]), 40, 64.0),
         Described(("a", "b"), ("0", "1")),
         Described(None, ("0",)),
         Described(),

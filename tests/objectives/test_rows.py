@@ -10,7 +10,7 @@ from scipy import sparse
 from flwr_fco import objectives
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, CoxRegression, LeastSquares, Linear, Logistic, Poisson, SiteIntercept
-from flwr_fco.objectives.design import as_rows, deviations
+from flwr_fco.objectives.design import as_rows, scales_of
 
 FORMS = {
     "csr_array": sparse.csr_array,
@@ -74,8 +74,9 @@ def test_deviations_are_numpys_but_of_columns_that_have_no_unit(count, dtype):
     expected = matrix.astype(np.float64).std(axis=0)
     expected[3:] = 0.0
     for form in (np.asarray, sparse.csr_array):
-        assert_allclose(deviations(as_rows(form(matrix))), expected, rtol=1e-9)
-        assert not deviations(as_rows(form(matrix[:19]))).any()
+        (found, size), (few, none) = (scales_of(as_rows(form(own))) for own in (-matrix, matrix[:19]))
+        assert_allclose(found, expected, rtol=1e-9)
+        assert (few.any(), none, size) == (False, 0.0, 512.0)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
