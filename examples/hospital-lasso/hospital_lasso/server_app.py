@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -23,5 +24,6 @@ def main(grid: Grid, context: Context) -> None:
         with open(str(context.run_config["table"]), "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["feature", "coefficient"])
-            writer.writerow(["(intercept)", float(model.intercept_)])
-            writer.writerows(zip(CODEBOOK.features, model.coef_.tolist(), strict=True))
+            # A FederatedLogisticRegression has rows of them.
+            writer.writerow(["(intercept)", *np.ravel(model.intercept_).tolist()])
+            writer.writerows(zip(CODEBOOK.features, np.ravel(model.coef_).tolist(), strict=True))
