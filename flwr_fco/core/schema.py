@@ -54,6 +54,12 @@ def is_missing(entry: Any) -> bool:
         return True
 
 
+def undated(given: Any) -> Any:
+    """Return dates and spans in microseconds, whatever their resolution is, and anything else as it is."""
+    kind = getattr(getattr(given, "dtype", None), "kind", "")
+    return np.asarray(given).astype(f"{kind}8[us]") if kind in ("m", "M") else given
+
+
 def difference(site: str, names: Names, others: str, theirs: Names, *, classes: bool) -> str:
     """Return in words how a site's names differ from those of others.
 

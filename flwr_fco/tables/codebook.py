@@ -28,8 +28,8 @@ from scipy.interpolate import BSpline
 from flwr_fco.core.files import read_text
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger, printable
-from flwr_fco.core.schema import is_missing, listed
-from flwr_fco.core.validation import POSITIVE, Choice, of_type
+from flwr_fco.core.schema import is_missing, listed, undated
+from flwr_fco.core.validation import POSITIVE, Choice, of_type, refusing
 from flwr_fco.errors import ConfigurationError, NotInstalledError, PublicError
 
 #: Transformations of a number, and the smallest one of which each is known.
@@ -49,6 +49,7 @@ _OF_ONE_ROW = ("abs", "exp", "log", "log10", "log1p", "log2", "sqrt")
 _OF_THE_CODEBOOK = {"scale": 1, "bs": 1, "poly": 2, "C": 1}
 
 
+@refusing
 @dataclass(frozen=True)
 class Column(Choice):
     """What a column holds, and what becomes of it in a model.
@@ -178,8 +179,7 @@ class Column(Choice):
             checks = {
                 "no number": unknown,
                 "infinite": np.isinf(values),
-                f"outside {low:g} to {high:g}{' ' * bool(self.unit)}{self.unit}": np.isfinite(values)
-                & ((values < low) | (values > high)),
+                f"outside {low:g} to {high:g}{' ' * bool(self.unit)}{self.unit}": (values < low) | (values > high),
                 "no whole number": np.isfinite(values) & (self.type == "integer") & (values != np.round(values)),
             }
         wrong = {prefix: np.flatnonzero(rows) for prefix, rows in checks.items() if rows.any()}
@@ -228,6 +228,7 @@ class Column(Choice):
         return np.vstack([x, np.array(curved) / (knots[-1] - knots[0]) ** 2])
 
 
+@refusing
 @dataclass(frozen=True)
 class Codebook(Choice):
     """What the columns of every site's table are: the same object at all sites and at the server.
@@ -337,15 +338,12 @@ class Codebook(Choice):
             raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. {advice}")
         if several := [name for name in expected if has.count(name) > 1]:
             raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")
-        values = dict[str, Vector]()
-        wrong = list[str]()
-        for name, column in expected.items():
-            values[name], found = column.parsed(name, frame[name], whose)
-            wrong += found
+        read = {name: column.parsed(name, frame[name], whose) for name, column in expected.items()}
+        wrong = [text for _, found in read.values() for text in found]
         if wrong:
             advice = "Which rows these are is in this site's own log: mend them there, or the codebook at all sites"
             raise PublicError(f"{whose} does not fit the codebook: {'; '.join(wrong)}. {advice}")
-        return values
+        return {name: values for name, (values, _) in read.items()}
 
     def complete(self, values: Mapping[str, Vector], whose: str = "this site") -> NDArray[np.bool_]:
         """Return which rows lack no entry; an error if some do, unless they are to be left out.
@@ -422,12 +420,11 @@ class Codebook(Choice):
             for part in ("columns", "outcome"):
                 for name, about in tables.get(part, {}).items():
                     where = f" [{part}.{name}]"
-                    tables[part][name] = _made(Column, about)
+                    tables[part][name] = Column(**about)
             where = ""
-            made: Codebook = _made(cls, {"columns": {}, **tables})
+            return cls(**{"columns": {}, **tables})
         except (OSError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{path}{where} is no codebook: {error}") from error
-        return made
 
     def to_toml(self) -> str:
         """Return the codebook as the text of a TOML file.
@@ -447,14 +444,6 @@ class Codebook(Choice):
         return "\n".join(lines)
 
 
-def _made(kind: Any, given: Mapping[str, Any]) -> Any:
-    """Return a codebook or a column of what a file says of it."""
-    names = [each.name for each in fields(kind)]
-    if unknown := [name for name in given if name not in names]:
-        raise ValueError(f"it has {listed(unknown)}; expected of {', '.join(names)}")
-    return kind(**given)
-
-
 def _written(value: Any) -> str:
     """Return a value as TOML, in which a text of JSON is one, but for a control character."""
     if isinstance(value, list | tuple):
@@ -467,12 +456,8 @@ def _written(value: Any) -> str:
 
 def _settings(own: Any) -> list[str]:
     """Return the fields that have not their defaults, as lines of TOML."""
-    lines = []
-    for each in fields(own):
-        value = getattr(own, each.name)
-        if not isinstance(value, Mapping) and value != each.default:
-            lines.append(f"{each.name} = {_written(value)}")
-    return lines
+    given = {each.name: getattr(own, each.name) for each in fields(own) if getattr(own, each.name) != each.default}
+    return [f"{name} = {_written(value)}" for name, value in given.items() if not isinstance(value, Mapping)]
 
 
 # --- a formula over its columns ---------------------------------------------------------------------------------------

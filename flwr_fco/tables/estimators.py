@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names
+from flwr_fco.core.schema import Names, undated
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.models import Model, arrays_of
@@ -302,9 +302,8 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     def _targets(y: Any) -> NDArray[np.float64]:
         """Return counts and exposures, shape (n, 2)."""
         given, more, found = _fields_of(y, _EXPOSURE)
-        columns = [*given, *([more[_EXPOSURE]] if _EXPOSURE in more else [])]
         try:
-            made = np.column_stack([own.astype(np.float64) for own in columns])
+            made = np.column_stack([own.astype(np.float64) for own in (*given, *more.values())])
         except (TypeError, ValueError) as error:
             raise PublicError(f"y has {found}; expected numbers: counts, or counts and exposures") from error
         made = np.column_stack([made, np.ones(len(made))]) if made.shape[1] == 1 else made
@@ -317,9 +316,8 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         return made
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
-        counts, exposure = y.T
-        options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
-        return self._sited(Poisson(X, counts, offset=np.log(exposure), **options))
+        counts, offset = y[:, 0], np.log(y[:, 1])
+        return self._sited(Poisson(X, counts, offset=offset, intercept=self.fit_intercept, sample_weight=weights))
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the expected counts for a unit of exposure, shape (n,)."""
@@ -762,7 +760,7 @@ class FederatedCoxRegression(Federated):
         if len(labels) != scores.size or any(label not in known for label in labels):
             prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
             raise ConfigurationError(f"{prefix}, which are {known[:10]}")
-        hazards = np.array([found.at(known.index(label), np.ravel(_undated(times))) for label in labels])
+        hazards = np.array([found.at(known.index(label), np.ravel(undated(times))) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
     def score(self, X: ArrayLike, y: Any) -> float:
@@ -818,7 +816,7 @@ class FederatedCoxRegression(Federated):
             raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
         column = -1 if by is None else names.index(by)
         with asked_of(self, X, y, groups) as (run, _):
-            return curves_of(run, _undated(times), by, column)
+            return curves_of(run, undated(times), by, column)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
@@ -846,12 +844,6 @@ class FederatedCoxRegression(Federated):
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
 
-def _undated(given: Any) -> Any:
-    """Return dates and spans in microseconds, whatever their resolution is, and anything else as it is."""
-    kind = getattr(getattr(given, "dtype", None), "kind", "")
-    return np.asarray(given).astype(f"{kind}8[us]") if kind in ("m", "M") else given
-
-
 def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
     """Return the fields of targets in their order, those that are known by name apart, and what was given."""
     array = y if hasattr(y, "columns") else np.asarray(as_table(y, "y"))
@@ -859,7 +851,7 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
     if not names:
         columns = list(np.atleast_2d(array.T)) if array.ndim else []
         return columns, {}, f"{len(columns)} columns without names"
-    fields = {name: _undated(np.asarray(y[name])) for name in names}
+    fields = {name: undated(np.asarray(y[name])) for name in names}
     more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"
 

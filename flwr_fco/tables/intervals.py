@@ -432,7 +432,6 @@ class Inference:
     def _most(self, answer: Answer, curved: Vector) -> Any:
         """Return the largest second derivatives and slopes of columns of these means and variances, shape (2, size)."""
         rows, loss = answer.examples, max(answer.numbers["loss"], 0.0)
-        nothing = np.full((2, self.size), math.inf)
         squares = np.append(self.squares[answer.partition], 1.0)[: self.size]
         if self.kind is SQUARES:
             # The square of a mean of products is at most the product of the mean squares.
@@ -444,7 +443,7 @@ class Inference:
             return largest * squares, np.sqrt(min(1.0, 0.41 * loss) * squares)
         numbers = next((own.numbers for own in self.reported if own.node_id == answer.node_id), None)
         if numbers is None or self.sites.weighted:
-            return nothing
+            return np.full((2, self.size), math.inf)
         if self.kind is TIMES:
             # In a risk set the square of the range is at most twice the sum of all squares, and a variance a fourth.
             events = min(max(numbers["events"], 0.0), rows)
@@ -460,8 +459,8 @@ class Inference:
         request = Request("trend", {}, ("squares", "events"), {"trend": (size,)})
         answers = ask(self.run, request, sums.point)
         # Of so many ranks, from 0 to 1 less their mean.
-        most = [(1.0 + 1e-9) / 12.0 * min(own.numbers["events"], own.examples) for own in answers]
-        possible = [0.0 <= own.numbers["squares"] <= each for own, each in zip(answers, most, strict=True)]
+        most = (1.0 + 1e-9) / 12.0
+        possible = [0.0 <= a.numbers["squares"] <= most * min(a.numbers["events"], a.examples) for a in answers]
         if len(answers) < len(sums.each) or not all(possible):
             return np.full(size, math.nan), math.nan
         return proportional(sums, answers)

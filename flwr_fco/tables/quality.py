@@ -233,15 +233,12 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
             withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
     of_sites: list[dict[str, Any]] = [
         {"site": site_of(own, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
-        | _overall(model, [own])
+        | {name: number for name, number in _overall(model, [own]).items() if name != "pairs"}
         for own in answers
     ]
     lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {len(answers)} sites")]
     lines += [*_lines(overall), *[("Bins", withheld)] * bool(withheld), *(("Left out", text) for text in left_out)]
-    if model._weighted:
-        lines.append(("Weights", "none: every row counts once, unlike in the fit"))
-    for own in of_sites:
-        del own["pairs"]
+    lines += [("Weights", "none: every row counts once, unlike in the fit")] * model._weighted
     text = [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
     return Quality.of(f"Quality of {type(model).__name__}", lines, text, overall=overall, rows=of_sites, bins=bins)
 
@@ -441,7 +438,6 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     statistic = (observed - expected) ** 2 / variance if by is not None and variance > 0.0 else np.nan
     p = float(stats.chi2.sf(statistic, 1))
     title = f"Survival of {sum(own.examples for own in answers):.0f} rows of {len(answers)} sites"
-    about = f"{observed:.0f} events of {by}=1, {expected:.4g} expected"
-    text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}"
+    text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {observed:.0f} events of {by}=1, {expected:.4g} expected"
     lines = [("Log-rank test within sites", text)] * (by is not None)
     return Curves.of(title, lines, aligned_columns(rows, 4), rows=rows, statistic=statistic, p=p)

@@ -235,8 +235,7 @@ def read_site(
     A frame's columns are those of `order`, if it is given, or are made by a codebook.
     """
     given = tuple(data) if isinstance(data, tuple | list) else (data,)
-    least = 2 if codebook is None else 1
-    if not least <= len(given) <= 3:
+    if not (2 if codebook is None else 1) <= len(given) <= 3:
         of = f"{type(data).__name__}{f' of {len(given)}' * isinstance(data, tuple)}"
         raise PublicError(f"load returns a {of}, or y was not given; expected a tuple (X, y) or (X, y, sample_weight)")
     own = opened(Client(whose, None, *(*given, None, None)[:3]), codebook, cluster, needed=True)
@@ -361,7 +360,7 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
     """
     if without not in sites:
         prefix = f"without={without!r} is none of the sites"
-        raise ConfigurationError(f"{prefix}, which are {', '.join(repr(site) for site in sites[:20])}")
+        raise ConfigurationError(f"{prefix}, which are {', '.join(map(repr, sites[:20]))}")
     if len(sites) < 2:
         raise ConfigurationError(f"without={without!r}: there is no other site, so nothing is left to fit to")
     return list(sites).index(without)

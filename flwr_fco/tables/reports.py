@@ -112,14 +112,13 @@ def summary_of(model: Any) -> Summary:
     if model._common_intercept:
         intercepts = np.atleast_1d(model.intercept_).tolist()
         shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
-    odds = []
+    lines = [*model._lines]
     if isinstance(model, ClassifierMixin) and len(model.classes_) == 2:
         # The rows of each class are not known where each site has an intercept of its own.
         weighted = " by weight" * model._weighted
         counts = [f" ({count:g}{weighted})" for count in getattr(model, "class_count_", ())] or [""] * 2
         other, one = (repr(label) + own for label, own in zip(model.classes_.tolist(), counts, strict=True))
-        odds = [("Odds", f"of {one} against {other}")]
-    lines = [*model._lines[:2], *odds, *model._lines[2:]]
+        lines.insert(2, ("Odds", f"of {one} against {other}"))
     lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
     text = aligned_columns(shown)
     text += [f"    and {count - _SHOWN} more; all features: .table()"] * (count > _SHOWN)

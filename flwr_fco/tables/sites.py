@@ -268,12 +268,10 @@ class Sites:
             binary = np.isclose(self.variances, share * (1.0 - share), atol=_ROUNDING).all(axis=1)
         known = dict[tuple[float, ...], str]()
         for site, own, same in zip(names, answers, binary, strict=True):
-            if own.examples < _FEWEST or same:
-                # Few rows, or columns of two whole numbers, are the same at two sites by chance.
-                continue
             sums = np.append(own.vectors["means"], own.vectors["gradient"])
             key = own.examples, *(float(f"{number:.10g}") for number in sums)
-            if (other := known.setdefault(key, site)) != site:
+            # Few rows, or columns of two whole numbers, are the same at two sites by chance.
+            if own.examples >= _FEWEST and not same and (other := known.setdefault(key, site)) != site:
                 text = f"{site} has the same rows as {other}: all sums are identical. Was one file used at both?"
                 warnings.warn(text, UserWarning, stacklevel=5)
         self.total = math.fsum(own.numbers["mass"] for own in answers)

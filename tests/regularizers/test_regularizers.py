@@ -329,8 +329,7 @@ def test_a_name_is_of_one_operator_which_both_apps_know():
 
 
 def test_operators_of_pyproximal():
-    pyproximal = pytest.importorskip("pyproximal")
-    regularizers.Adapter.register("test-ball", pyproximal.L1Ball)
+    regularizers.Adapter.register("test-ball", pytest.importorskip("pyproximal").L1Ball)
     v = np.random.default_rng(1).normal(size=20)
     ball = regularizers.Adapter("test-ball", {"n": 20, "radius": 1.0})
     assert_allclose(ball.prox(v, 0.7), L1Ball(1.0).prox(v, 0.7), atol=1e-5)

@@ -356,8 +356,7 @@ def quadratics(count=5, d=6, mu=0.5, top=8.0, seed=0, exact=True):
     result = []
     for _ in range(count):
         basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
-        spectrum = np.concatenate([[mu, top], rng.uniform(mu, top, d - 2)])
-        matrix = basis @ np.diag(spectrum) @ basis.T
+        matrix = basis @ np.diag(np.concatenate([[mu, top], rng.uniform(mu, top, d - 2)])) @ basis.T
         result.append(Quadratic((matrix + matrix.T) / 2, 3.0 * rng.standard_normal(d)))
         result[-1].quadratic = exact
     return result

@@ -356,8 +356,7 @@ def test_wide_squares_are_scikit_learns_and_send_little():
     assert_allclose(found, expected, atol=2e-5)
     assert ((np.abs(found) > 1e-4) == (np.abs(expected) > 1e-4)).all()
     history = points[0].result.train_metrics_clientapp
-    triangles = len(history) * 5 * 4 * 60**2
-    assert sum(each["bytes-up"] for each in history.values()) / 3 < triangles
+    assert sum(each["bytes-up"] for each in history.values()) / 3 < len(history) * 5 * 4 * 60**2
 
 
 @pytest.mark.parametrize(("features", "ratio"), [(4, 1e-4), (90, 1e-2)])

@@ -91,16 +91,14 @@ def test_columns_are_taken_by_name_or_refused_of_a_grid_without_names():
     there = over_a_grid(data, app={"features": NAMES})
     assert_array_equal(there.coef_, here.coef_)
     assert "on trust" not in there.summary()
-    message = r"partition 0\) lacks 'alter' and has 'age', compared with the S"
-    refused(message, over_a_grid, SITES, features=["alter", *NAMES[1:]])
+    refused(r"\) lacks 'alter' and has 'age', compared with the S", over_a_grid, SITES, features=["alter", *NAMES[1:]])
 
 
 @pytest.mark.parametrize("raise_errors", [False, True])
 def test_a_site_without_a_column_is_named(raise_errors):
     given = {"raise_errors": raise_errors}
     lacking = TABLES[2].drop(columns="crp")
-    message = r"partition 2\) lacks 'crp', compared with the ServerApp"
-    refused(message, over_a_grid, with_site(2, lacking), **given)
+    refused(r"partition 2\) lacks 'crp', compared with the ServerApp", over_a_grid, with_site(2, lacking), **given)
     given |= {"app": {"features": NAMES}, "kind": ClientError if raise_errors else ConfigurationError}
     refused(r"partition 2.*lack the columns \['crp'\] of features=", over_a_grid, with_site(2, lacking), **given)
     message = r"partition 2.*have 3 columns without names, and features= has 4"
@@ -120,11 +118,10 @@ SECOND = TABLES[1]
 OTHER = [
     ("part 1 lacks 'bmi', compared with part 0; .* columns that they have in common", SECOND.drop(columns="bmi")),
     ("part 1 has 'z', compared with part 0", SECOND.assign(z=1.0)),
-    ("part 1 lacks 'age' and has 'Age'", SECOND.rename(columns={"age": "Age"})),
     (r"part 1: entries are missing \(NaN\): X\['bmi'\] in 40 of 40 rows", SECOND.assign(bmi=np.nan)),
     (r"\['bmi'\] hold dates or times; expected numbers", SECOND.assign(bmi=pd.Timestamp("2020-01-01"))),
     ("hold dates or times", SECOND.assign(bmi=date(2020, 1, 1))),
-    (r"part 1 has the columns .* part 0 has .*'crp'.* expected the same names", SECOND.rename(columns={"age": "z"})),
+    (r"0 has .*'crp'.*: part 1 lacks 'age' and has 'Age'.* expected", SECOND.rename(columns={"age": "Age"})),
     (r"part 1 has the columns .* part 0 has .* expected the same names", SECOND.to_numpy()),
     (r"part 1 .* part 0 has .* expected the same names", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
     ("part 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
@@ -262,8 +259,7 @@ def test_weights_that_cannot_be():
     message = "sample_weight is ndarray of 120; expected a list of as many parts"
     refused(message, fit_here, SITES, sample_weight=WEIGHTS)
     refused("sample_weight is list of 2; expected a list", fit_here, SITES, sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
-    message = r"part 1: .* \[40, 3\]; expected .* an entry for each row"
-    refused(message, fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
+    refused(r"part 1: .*\[40, 3\]; exp.* an entry", fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
 
 
 @pytest.mark.parametrize(
@@ -291,8 +287,7 @@ def test_nodes_without_a_partition_id_are_as_many_sites():
     here = fit_here(data, intervals=True)
     assert_allclose([*there.coef_, there.intercept_], [*here.coef_, here.intercept_], rtol=1e-9)
     with grid.identity(), quiet(50):
-        sites = {row["site"] for row in there.describe(grid, features=NAMES).rows}
-        assert sites == {"site 2", "site 3", "site 4"}
+        assert {row["site"] for row in there.describe(grid, features=NAMES).rows} == {"site 2", "site 3", "site 4"}
 
 
 def test_two_sites_with_the_same_rows_are_named():
@@ -387,8 +382,7 @@ def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype, what)
     table = TABLES[1] if lacks == "y" else TABLES[1].assign(crp=TABLES[1]["crp"].mask(rows, gone).astype(dtype))
     data = with_site(1, table, TARGETS[1].mask(rows, gone) if lacks == "y" else None)
     where = re.escape(f"entries are {what}: " + {"crp": "X['crp']"}.get(lacks, "y"))
-    message = rf"site 1: {where} in 2 of 40 rows\. Leave such rows out"
-    refused(message, lasso().fit, *by_name(data))
+    refused(rf"site 1: {where} in 2 of 40 rows\. Leave such rows out", lasso().fit, *by_name(data))
     for act in (fit_here(SITES).predict, lambda X: lasso().fit(X, TARGETS[1])):
         refused(r"^entries are missing .*: X\['crp'\] in 40 of", act, TABLES[1].assign(crp=np.nan))
     # The server does not learn in how many, nor does a limit of the site's owner hide the column.
@@ -617,7 +611,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
     path = tmp_path / "codebook.toml"
     for text, message in (
         ("[columns.age]\nrange = [110, 18]", r"\[columns.age\] .*range=\[110, 18\]"),
-        ("[columns.age]\nrnage = [18, 110]", r"\[columns.age\] .*it has 'rnage'; expected of .*range, "),
+        ("[columns.age]\nrnage = [18, 110]", r"\[columns.age\] .*rnage=.*no such option; did you mean range"),
         ("[columns.age]\nlevels = [1]", "two or more"),
         ("[columns.age]\ntype = 'levels'", "expected levels"),
         ("[columns.age]\nlevels = [1, 2]\nreference = 3", "expected one of levels"),

@@ -340,8 +340,7 @@ def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, facto
 
     options = {"aggregation": aggregation, "number": 4, "num_strengths": 2}
     honest = honest_path(**options)
-    found = path(lie, liars=(2,), **options)
-    assert found.points[0].strength < most * honest.points[0].strength
+    assert path(lie, liars=(2,), **options).points[0].strength < most * honest.points[0].strength
 
 
 def test_one_loss_on_left_out_folds_picks_no_strength():
