@@ -110,12 +110,15 @@ def description(question: Question, objective: Any) -> Answer:
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
     inner, size = list(rows.T), len(rows)
     if facts.values is not None:
-        gone = np.isnan([*facts.values.values()]).sum(axis=0)
-        # Who lacks two columns are those who lack either less those who lack any.
-        kept = (gone < 2) | ((gone > 1).sum() >= most)
-        lacking = gone[kept] > 0
-        size += int(lacking.sum()) if lacking.sum() >= most else 0
-        inner = [_without_few(facts.values[own.name][kept], lacking, most) for own in facts.columns[:count]]
+        lacks = np.isnan([*facts.values.values()])
+        kept = np.ones(lacks.shape[1], dtype=bool)
+        # Who lack one entry are those who lack any less those who lack others, and who lack two both less those.
+        parts = np.vstack([lacks, lacks.sum(axis=0) > 1])
+        while few := [part for part in parts if 0 < part[kept].sum() < most]:
+            kept &= ~np.any(few, axis=0)
+        lacking = kept & lacks.any(axis=0)
+        size += int(lacking.sum())
+        inner = [_without_few(facts.values[own.name], kept, lacking, most) for own in facts.columns[:count]]
     of_outcome = limits.min_events or limits.min_class_rows or most
     least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
     each = [_column(*own) for own in zip(facts.columns, [*inner, *ends], least, strict=True)]
@@ -179,17 +182,19 @@ def repeated(rows: NDArray[Any], least: int) -> float:
     return count / len(rows) if count >= least else 0.0
 
 
-def _without_few(values: Vector, lacking: NDArray[np.bool_], least: int) -> Vector:
-    """Return a column without what it has in rows that lack other entries, if these are few.
+def _without_few(values: Vector, kept: NDArray[np.bool_], lacking: NDArray[np.bool_], least: int) -> Vector:
+    """Return a column in the rows that are kept, but in few that lack other entries; NaN is for rows that are left out.
 
     Examples
     --------
     >>> lacking = np.array([True, False, True])
-    >>> [_without_few(np.array([1.0, 2.0, np.nan]), lacking, least).tolist() for least in (1, 2)]
+    >>> [_without_few(np.array([1.0, 2.0, np.nan]), lacking | True, lacking, least).tolist() for least in (1, 2)]
     [[1.0, 2.0, nan], [2.0, nan]]
     """
-    few = lacking & ~np.isnan(values)
-    return values[~few] if few.sum() < least else values
+    gone = np.isnan(values)
+    few = lacking & ~gone
+    kept = kept & ~few if few.sum() < least else kept
+    return np.append(values[kept], [np.nan] * int(gone.any() and not gone[kept].any()))
 
 
 def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Vector]:

@@ -740,15 +740,17 @@ def test_without_a_codebook_it_is_about_the_models_columns():
         assert f"Bergen: {message}" in described(FederatedLogisticRegression(), X, y=y, stop=False)[1]
 
 
-@pytest.mark.parametrize(("limits", "both"), [(None, 1.0), (Disclosure(min_rows=10), 0.0)])
-def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones(limits, both):
-    """But for few rows that lack two: they are those that lack one or the other, less those that lack any."""
+@pytest.mark.parametrize(("limits", "few"), [(None, [1.0, 3.0]), (Disclosure(min_rows=10), [0.0, math.nan])])
+def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones(limits, few):
+    """But for few: those that lack two, or a column, are those that lack any less those that lack others."""
     sites = hospitals.study()
-    sites["Oslo"].loc[:20, "bmi"] = sites["Oslo"].loc[20:41, "age"] = np.nan
+    sites["Oslo"].loc[:20, "bmi"] = sites["Oslo"].loc[20:41, "age"] = sites["Oslo"].loc[50:52, "creatinine"] = np.nan
     table, _ = described_over_a_grid(study_model(incomplete="leave out"), sites, limits)
     rows = rows_by_site(table).loc["Oslo"]
-    assert [*rows.loc[["bmi", "age"], "missing"], rows.loc["age", "rows"]] == [20.0 + both, 21.0 + both, 399.0 + both]
-    assert rows.loc["died", ["rows", "count"]].sum().tolist() == [2.0 * 358.0, 358.0]
+    both, alone = few
+    assert_array_equal(rows.loc[["bmi", "age", "creatinine"], "missing"], [20.0 + both, 21.0 + both, alone])
+    assert rows.loc["age", "rows"] == 396.0 + both + np.nan_to_num(alone)
+    assert rows.loc["died", ["rows", "count"]].sum().tolist() == [2.0 * 355.0, 355.0]
     assert "  missing" in table
 
 
