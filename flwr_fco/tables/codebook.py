@@ -499,7 +499,8 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     for name, column in codebook.items():
         if column.levels:
             ordered = [level for level in column.levels if level not in column.shown] + column.shown
-            names = [column.levels[int(code)] if code == code else None for code in values[name]]
+            # A missing one is a level here, as formulaic would make it the reference.
+            names = [column.levels[int(code)] for code in np.nan_to_num(values[name])]
             rows[name] = pandas.Categorical(names, categories=ordered)
     context: dict[str, Any] = {name: getattr(np, name) for name in _OF_ONE_ROW}
     context["scale"] = lambda x: codebook[x.name].scaled(x)
@@ -510,7 +511,11 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     except formulaic.errors.FormulaicError as error:
         prefix = f"formula={formula!r} cannot be computed ({type(error).__name__})"
         raise ConfigurationError(f"{prefix}; expected numbers where it has functions of numbers") from error
-    return {name: found[name].to_numpy(np.float64) for name in found.columns if name != "Intercept"}
+    made = dict[str, Vector]()
+    for term, indices in found.model_spec.term_indices.items():
+        own = [values[name] for name in found.model_spec.term_variables[term] if name in codebook]
+        made |= {found.columns[j]: np.where(np.isnan(own).any(axis=0), np.nan, found.iloc[:, j]) for j in indices}
+    return {name: own for name, own in made.items() if name != "Intercept"}
 
 
 def _named(made: Any) -> dict[str, Vector]:

@@ -654,6 +654,8 @@ def test_a_formula_of_all_sites_is_the_formula_of_all_rows():
     book = Codebook(WITH_KNOTS, OUTCOME, formula="scale(age) + bs(age) + log(creatinine) * sex + C(stage)")
     made = pd.concat([book.read(own) for own in COHORTS])
     assert tuple(made.columns) == book.features
+    # A row without its stage has not that of the reference.
+    assert book.read(COHORTS[0][:1].assign(stage=None)).isna().sum().sum() == len(COLUMNS["stage"].shown)
     spline = "bs(age, knots=[45, 60, 75], lower_bound=18, upper_bound=110)"
     formula = f"{{(age-60)/10}} + {spline} + log(creatinine) * sex + C(stage, contr.treatment(2))"
     oracle = formulaic.model_matrix(formula, pd.concat(COHORTS, ignore_index=True))
