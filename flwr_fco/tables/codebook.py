@@ -13,6 +13,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
@@ -157,7 +158,8 @@ class Column(Choice):
         whose : str, default "this site"
             Begins a line of the log.
         """
-        entries = np.asarray(given)
+        # Nanoseconds would be whole numbers.
+        entries = undated(np.asarray(given))
         if entries.dtype.kind == "f" and entries.itemsize < 8:
             # In single precision a code such as -99.9 is another number; its digits are the same.
             entries = entries.astype(str).astype(np.float64)
@@ -166,11 +168,15 @@ class Column(Choice):
             values[np.isin(values, [float(own) for own in self.missing if isinstance(own, Real)])] = np.nan
             lacking = np.isnan(values)
         else:
-            entries = np.asarray(entries if entries.dtype.kind == "f" else given, dtype=object)
-            lacking = np.array([is_missing(own) or own in self.missing for own in entries.tolist()], dtype=bool)
-            values = np.array(
-                [math.nan if gone else self._number(own) for own, gone in zip(entries, lacking, strict=True)]
-            )
+            entries = np.asarray(entries if entries.dtype.kind in "fmM" else given, dtype=object)
+            # A Decimal of a database is not equal to the same digits of a code.
+            each = [float(own) if isinstance(own, Decimal) else own for own in entries.tolist()]
+            each = [None if is_missing(own) or own in self.missing else own for own in each]
+            lacking = np.array([own is None for own in each], dtype=bool)
+            # 1, 1.0 and True are one level.
+            known = self.levels.__contains__ if self.levels else lambda entry: isinstance(entry, Real)
+            number = self.levels.index if self.levels else float
+            values = np.array([float(number(own)) if known(own) else math.nan for own in each])
         unknown = np.isnan(values) & ~lacking
         if self.levels:
             checks = {f"none of the levels {listed(self.levels)}": unknown}
@@ -190,17 +196,11 @@ class Column(Choice):
             logger.error("%s does not fit the codebook: %s", whose, text)
         return values, [f"{printable(name)} has rows that are {prefix}" for prefix in wrong]
 
-    def _number(self, entry: Any) -> float:
-        if self.levels:
-            # 1, 1.0 and True are one level.
-            return float(list(self.levels).index(entry)) if entry in self.levels else math.nan
-        return float(entry) if isinstance(entry, Real) else math.nan
-
     def columns(self, name: str, values: Vector) -> dict[str, Vector]:
         """Return the model's columns by name, of entries as :meth:`parsed` returns them."""
         if self.levels:
             missing = np.isnan(values)
-            made = [np.where(missing, np.nan, values == list(self.levels).index(level)) for level in self.shown]
+            made = [np.where(missing, np.nan, values == self.levels.index(level)) for level in self.shown]
         else:
             made = list(self.spline(values)) if self.knots else [self.scaled(values)]
         return dict(zip(self.names(name), made, strict=True))

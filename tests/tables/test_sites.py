@@ -4,6 +4,7 @@ import math
 import re
 import warnings
 from datetime import date
+from decimal import Decimal
 from functools import partial
 
 import hospitals
@@ -467,8 +468,8 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
     for factors in ({"stage=1": 3.0, "stage": 2.0}, pd.Series({"stage": 2.0, "stage=1": 3.0})):
         assert BOOK.by_feature(factors) == {"stage=1": 3.0, "stage=3": 2.0}
     # Codes for missing are no entries among texts too.
-    read = Codebook({"age": Column(range=(18, 110), missing=[-9, "?"])}).read({"age": [60, -9, "?", None, pd.NA]})
-    assert_array_equal(read["age"], [60.0, *[np.nan] * 4])
+    read = Codebook({"age": Column(missing=[-9.9, "?"])}).read({"age": [Decimal(6), Decimal("-9.9"), "?", None, pd.NA]})
+    assert_array_equal(read["age"], [6.0, *[np.nan] * 4])
     # And numbers in single precision are those that are written.
     read = Codebook({"age": Column(range=(0.1, 9.0), missing=[-99.9])}).read({"age": np.float32([0.1, -99.9])})
     assert_array_equal(read["age"], [0.1, np.nan])
@@ -499,6 +500,7 @@ def test_a_column_that_is_not_there_or_twice_is_named():
         (r"lacks the columns .*'sex'.*Give them their names", BOOK, {"age": [60]}),
         (r"lacks the columns .*Read the file with sep=';'", BOOK, {"age;sex": ["60;1"]}),
         (r"lacks .* 'age' of the .*: it has '\\ufeffAGE ' for", Codebook({"age": Column()}), {"\ufeffAGE ": [1.0]}),
+        ("age has rows that are no number", Codebook({"age": Column()}), {"age": np.array(["2020"], "M8[ns]")}),
         ("has several columns of the name 'age'", BOOK, pd.concat([COHORTS[2], COHORTS[2][["age"]]], axis=1)),
     ):
         refused(message, book.read, table, kind=PublicError)
