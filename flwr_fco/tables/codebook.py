@@ -277,6 +277,10 @@ class Codebook(Choice):
         for name, column in (*self.columns.items(), *self.outcome.items()):
             if not (isinstance(name, str) and isinstance(column, Column)):
                 raise ConfigurationError(f"{name!r} is {column!r:.200}; expected a text, and a Column that it names")
+        for name, column in self.outcome.items():
+            if column != replace(column, transform="none", center=0.0, spread=1.0, knots=()):
+                prefix = f"the outcome {name!r} has a transform, center, spread or knots"
+                raise ConfigurationError(f"{prefix}; expected none: a model explains entries as they are")
         each = [*self.columns, *self.outcome], self.features if self.columns else (), self.sites or [""]
         if any(len({*names}) < max(len(names), 1) for names in each):
             prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}, sites={list(self.sites)}"
@@ -362,7 +366,7 @@ class Codebook(Choice):
         kept = np.asarray(~np.isnan(list(values.values())).any(axis=0))
         if lacking and (self.incomplete == "refuse" or not kept.any()):
             prefix = f"{whose} has missing entries of {listed(list(lacking))}"
-            advice = "leave such rows out at all sites with Codebook(incomplete='leave out'), or fill them in"
+            advice = "leave out such rows (incomplete='leave out') or an empty column, at all sites, or fill them in"
             raise PublicError(f"{prefix}; expected none{', at least in one row' * (not kept.any())}: {advice}")
         return kept
 

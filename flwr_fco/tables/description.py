@@ -71,13 +71,13 @@ class Facts(NamedTuple):
 def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[TableColumn]:
     """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
     book = model.codebook
-    outcome = [] if model.codebook is None else [*model.codebook.outcome.items()]
+    outcome = [] if book is None else [*book.outcome.items()]
     own = [TableColumn(name) for name in names]
     if book is not None:
         own = [TableColumn(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
     named = [TableColumn(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata", "exposure")]
     if model._kind is TIMES:
-        events = [name for name, of in outcome if of.levels] or ["event"]
+        events = [each.name for each in named if book.outcome[each.name].levels] or ["event"]
         time = next((each for each in named if each.name != events[0]), TableColumn("time"))
         return [*own, time._replace(is_time=True), TableColumn(events[0], ("0", "1"))]
     target = next(iter(named), TableColumn("y"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -524,6 +525,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if self.classes_.size < 2:
             prefix = f"y holds 1 class, {self.classes_.tolist()}"
             raise ConfigurationError(f"{prefix}; a classifier needs examples of two classes at least")
+        shown = [own.shown for own in getattr(self.codebook, "outcome", {}).values() if len(own.levels) == 2]
+        if shown and shown[0] == self.classes_.tolist()[:1]:
+            text = "the odds are of {1!r} against {0!r}, as classes are sorted, and {1!r} is the codebook's reference"
+            advice = "If they are meant, give it reference={0!r}; if not, levels that sort otherwise, such as 0 and 1"
+            warnings.warn(f"{text}. {advice}".format(*self.classes_.tolist()), UserWarning, stacklevel=4)
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; only models of two classes have them")

@@ -524,7 +524,7 @@ def test_missing_entries_are_refused_or_left_out_with_their_rows(caplog):
     targets = {site: own["death"] for site, own in sites.items()}
     assert_array_equal(logistic(beside).fit(sites, targets, weights).coef_, plain.coef_)
     refused("more rows, or fewer, than y", logistic(beside).fit, sites, targets | {"Oslo": kept}, kind=PublicError)
-    refused("in one row", loose.complete, loose.parsed(table.assign(age=-9)), kind=PublicError)
+    refused("in one row: .* empty", loose.complete, loose.parsed(table.assign(age=-9)), kind=PublicError)
 
 
 def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
@@ -551,10 +551,16 @@ def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
 
 
 def test_outcomes_are_times_in_any_order_or_beside_the_table():
-    book = Codebook(COLUMNS, {"death": Column(levels=["no", "yes"]), "time": Column(range=(0, 1e3))})
-    coded = [own.assign(death=np.where(own["death"] == 1, "yes", "no")) for own in COHORTS]
+    # A stratum is no event, and a row is a stratum's of the site.
+    outcome = {"strata": Column(levels=[0, 1]), "death": Column(levels=["nein", "ja"]), "time": Column(range=(0, 1e3))}
+    coded = [own.assign(death=np.where(own["death"] == 1, "ja", "nein"), strata=0) for own in COHORTS]
     plain = FederatedCoxRegression().fit(PARTS, [own[["time", "death"]] for own in COHORTS])
-    assert_array_equal(FederatedCoxRegression(codebook=book).fit(coded).coef_, plain.coef_)
+    model = FederatedCoxRegression(codebook=Codebook(COLUMNS, outcome))
+    assert_array_equal(model.fit(coded).coef_, plain.coef_)
+    assert [own["column"] for own in model.describe(coded).rows][-3:] == ["time", "death", "death"]
+    # Of classes the odds are those of the last one.
+    with pytest.warns(UserWarning, match="odds are of 'nein' against 'ja'.* give it reference='ja'"):
+        logistic(Codebook(COLUMNS, {"death": outcome["death"]})).fit(coded)
     model = logistic(Codebook(COLUMNS))
     assert_array_equal(model.fit(COHORTS, DEATHS).coef_, logistic().fit(PARTS, DEATHS).coef_)
     refused("part 0 gives no y, and the codebook has no outcome", model.fit, COHORTS, kind=PublicError)
@@ -626,6 +632,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         ("columns = 3", "no codebook"),
         ("sites = ['Oslo']", r"toml is no codebook: columns=\[\], .*expected a column or more"),
         ("[columns.a]\n[outcome.a]", "each name once"),
+        ("[columns.a]\n[outcome.b]\nspread = 2", "'b' has a transform, center, spread or knots; expected none"),
         ("sites = ['Oslo', 'Oslo']\n[columns.a]", r"sites=\['Oslo', 'Oslo'\]; .*each name once"),
         ("nothing", "no codebook"),
     ):
