@@ -242,7 +242,7 @@ def describe(kind: Any) -> str:
     if args and issubclass(origin, collections.abc.Mapping):
         return "a mapping"
     if args and issubclass(origin, collections.abc.Sequence):
-        return f"a sequence of {describe(args[0])}"
+        return "a list" if args[0] is Any else f"a sequence of {describe(args[0])}"
     name = getattr(origin, "__name__", str(kind))
     return _NAMES.get(origin) or f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 

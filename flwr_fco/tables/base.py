@@ -479,7 +479,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             X, y = validate_data(self, own.features, self._targets(own.y), reset=reset, **checks)
             if y.dtype.kind in "OmM" and any(map(is_missing, y.tolist())):
                 raise ValueError("y has labels that are missing")
-            return own._replace(features=X, y=y, weights=reading.row_weights(own.weights, X))
+            return own._replace(features=X, y=reading.of_one_kind(y, "y"), weights=reading.row_weights(own.weights, X))
         except (TypeError, ValueError) as error:
             missing = reading.missing_in(own.features, own.y, counted=True)
             if not (named or missing):

@@ -151,7 +151,7 @@ def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArra
     """
     if name is None or name == "site":
         return X, None
-    if name not in columns_in(X):
+    if name not in list(getattr(X, "columns", [])):
         if needed:
             raise PublicError(f"cluster={name!r} is no column of the rows; expected frames that have it, or 'site'")
         return X, None
@@ -336,7 +336,15 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if missing:
         prefix = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
         raise ConfigurationError(f"{prefix}; expected the client of each row: leave these out, or give them a group")
-    return np.unique(given, return_inverse=True)
+    return np.unique(of_one_kind(given, "groups"), return_inverse=True)
+
+
+def of_one_kind(given: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return entries as they are; raise ConfigurationError if texts are among numbers, as '2' beside 1."""
+    if given.dtype == object and len({isinstance(own, str) for own in given.tolist()}) > 1:
+        prefix = f"{name} holds texts and numbers, such as '2' beside 1, which are not the same"
+        raise ConfigurationError(f"{prefix}; expected one kind: {name}.astype(str) makes all of them texts")
+    return given
 
 
 def in_order(given: Any, sites: Sequence[Any]) -> Any:
