@@ -97,7 +97,7 @@ def simulate(
         Where the clients run. ``"ray"``: on Ray actors, each of which loads the data of its own clients once. Results
         are bit-identical.
     workers : int, optional
-        Number of workers; by default the number of cores.
+        Number of workers; by default as many as the cluster has room for, and at most one for each node.
     address : str, optional
         Address of a Ray cluster, such as ``"auto"`` on one of its machines; by default Ray is started and stopped here.
     num_cpus, num_gpus : float, default 1 and 0

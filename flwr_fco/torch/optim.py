@@ -348,7 +348,8 @@ class DualAveraging(CompositeOptimizer):
     regularizer : Regularizer, default Zero()
         psi.
     apply_to : str or sequence of str, optional
-        Shell patterns of the names of the parameters that psi acts on; by default those with two or more dimensions.
+        Shell patterns of the names of the parameters that psi acts on; by default those with two or more dimensions, or
+        if there are none all but those called ``intercept`` or ``bias``.
     momentum : float, default 0.0
         beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as in `torch.optim.SGD`. psi's
         weight grows by the total weight of the gradients in m: c <- beta c + 1, t <- t + lr c.
