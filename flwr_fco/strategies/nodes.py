@@ -236,11 +236,13 @@ class Tables:
         """
         shape = run.problem.layout.shapes.get("coefficients")
         asks = shape and not self._settled and not self._looked.issuperset(nodes) and not run.options._unmodified
-        if shape and asks and any(node.key not in self._said for node in nodes):
+        # Who has been waited for in vain is asked when it has answered something.
+        if asks and (new := [own for own in nodes if own.key not in self._said and not run.silences[own.node_id, ""]]):
             # Deviations have no noise: a private run asks for names only.
-            self.ask(run.grid, nodes, run.timeout, scales=run.privacy is None)
+            failed = self.ask(run.grid, new, run.timeout, scales=run.privacy is None)
+            run.silences.update((node.node_id, "") for node, reason in failed.items() if reason == NO_REPLY)
             self.compare(getattr(run.options, "client_lr", None) if isinstance(run.problem.h, Euclidean) else None)
-        self._looked |= {*nodes} if asks else set()
+        self._looked |= {node for node in nodes if node.key in self._said} if asks else set()
 
     def ask(self, grid: Any, nodes: Sequence[Node], timeout: float, *, scales: bool = True) -> dict[Node, str]:
         """Ask clients that have not been asked what their tables are; return who has not said it, and why.
@@ -256,13 +258,13 @@ class Tables:
         scales : bool, default True
             Whether the scales of their columns are asked for, besides names.
         """
-        new = [node for node in nodes if node.key not in self._said]
         # As for its other messages: where errors are replies, messages are sent.
         direct = getattr(grid, "direct", None) is not None and grid.raise_errors
-        said_now = dict(zip(new, grid.described(new, scales), strict=True)) if direct else {}
+        said_now = dict(zip(nodes, grid.described(nodes, scales), strict=True)) if direct else {}
         kind = TABLE if scales else NAMES_ONLY
-        found, failed = (said_now, {}) if direct else _answers(grid, new, kind, timeout, decode_described)
-        for node in new:
+        found, failed = (said_now, {}) if direct else _answers(grid, nodes, kind, timeout, decode_described)
+        # Who has not answered is asked again; who answers with an error has no names.
+        for node in [node for node in nodes if failed.get(node) != NO_REPLY]:
             said = found.get(node, Described())
             if said.deviations is not None:
                 self.scales = self.scales if self.scales.largest else Scales(said.deviations.size)

@@ -105,8 +105,8 @@ class Run:
         self.grid: Any = None
         self.config = ConfigRecord()
         self.timeout = 3600.0
-        #: Exchanges in a row in which a node has not answered at all: any, and of a kind of messages.
-        self._silences = Counter[tuple[int, str]]()
+        #: Exchanges in a row in which a node has not answered at all: any ("" for a kind), and of a kind of messages.
+        self.silences = Counter[tuple[int, str]]()
         self.nodes = Nodes(options.seed, options.participation.node_timeout, not options._unmodified)
         self.needed = options.min_available_nodes
         self.left_out: list[replies.LeftOut] = []
@@ -192,8 +192,8 @@ class Run:
         messages : sequence of Message
             One for each client.
         """
-        kinds = ("", messages[0].metadata.message_type) if self._silences and len(messages) else ("",)
-        silent = {node_id for (node_id, kind), times in self._silences.items() if times >= _PATIENCE and kind in kinds}
+        kinds = ("", messages[0].metadata.message_type) if self.silences and len(messages) else ("",)
+        silent = {node_id for (node_id, kind), times in self.silences.items() if times >= _PATIENCE and kind in kinds}
         silent = set() if silent.issuperset(node.node_id for node in self.nodes.ordered) else silent
         waited_for = [each for each in messages if each.metadata.dst_node_id not in silent] if silent else messages
         began = time.monotonic()
@@ -212,9 +212,9 @@ class Run:
             self.current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
             # A SuperLink takes no message for a node that has left, and then says that it knows of none.
             found = [each for each in found if each.metadata.reply_to_message_id or not each.has_error()]
-        for about in [each.metadata for each in messages] if len(answered) < len(messages) or self._silences else ():
+        for about in [each.metadata for each in messages] if len(answered) < len(messages) or self.silences else ():
             for key in ((about.dst_node_id, ""), (about.dst_node_id, about.message_type)):
-                self._silences[key] = 0 if about.dst_node_id in answered else self._silences[key] + 1
+                self.silences[key] = 0 if about.dst_node_id in answered else self.silences[key] + 1
         return found
 
     # --- plan and problem -----------------------------------------------------------------------------------------
