@@ -224,11 +224,8 @@ def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, An
         ``(node, uplink or content)``: what was read of it; a :class:`ProtocolError` says why it does not count.
     """
     good: dict[int, Reply] = {}
-    if isinstance(replies, Inbox) and not replies.opened:
-        pairs: Iterable[tuple[Node, Any]] = replies.replies
-    else:
-        pairs = ((current.sender(message), message) for message in replies)
-    for node, said in pairs:
+    unread = replies.replies if isinstance(replies, Inbox) and not replies.opened else None
+    for node, said in ((current.sender(message), message) for message in replies) if unread is None else unread:
         current.silent.discard(node.node_id)
         try:
             content = _content(current, node, said, good) if isinstance(said, Message) else said
@@ -574,7 +571,11 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         cap.far = ups[worst].node, moves[worst] / (_median(moves) or 1.0)
     for name, old in run.passed.items() if ups and lengths else ():
         moved = [np.linalg.norm(up.pass_through.get(name, old).astype(np.float64) - old) for up in ups]
-        reasons = cap.too_long(f"change of {name}", moved, shares, cap.length(name, moved)) | reasons
+        size = max(1.0, float(np.linalg.norm(old)))
+        # What most leave as it is, as a frozen layer, has no usual change: its size is one.
+        still = old.dtype.kind == "f" and np.median(moved) <= _NO_LENGTH * size
+        usual = size if still else cap.length(name, moved)
+        reasons = cap.too_long(f"change of {name}", moved, shares, usual) | reasons
     # At one model losses are those of one question: of them this round's median is the usual one.
     said = ("loss", *losses) if any("loss" in up.metrics for up in ups) else losses
     # Some clients' loss is a sum over their examples.

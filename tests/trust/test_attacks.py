@@ -108,10 +108,11 @@ def with_buffers(said, **options):
 
 
 def test_changes_of_buffers_are_bounded_and_counters_take_the_median():
-    mean, count, left_out = with_buffers([(0.1 * m, 9) for m in range(7)] + [(1e6, 9)])
-    assert (mean, count, left_out) == (pytest.approx(0.3), 9, {7})
-    mean, count, left_out = with_buffers([(0.1, 9), (0.1, 9), (0.1, 2**50), (0.1, 8), (0.1, 9)])
-    assert (mean, count, left_out) == (pytest.approx(0.1), 9, {2})
+    assert with_buffers([(0.1 * m, 9) for m in range(7)] + [(1e6, 9)]) == (pytest.approx(0.3), 9, {7})
+    counts = (0.1, 9), (0.1, 9), (0.1, 2**50), (0.1, 8), (0.1, 9)
+    assert with_buffers(counts) == (pytest.approx(0.1), 9, {2})
+    # All others leave theirs as it was.
+    assert with_buffers([(0.0, 5)] * 6 + [(1e6, 5)]) == (0.0, 5, {6})
     assert with_buffers([(0.1, 9)] * 4 + [(np.nan, 9)], bounds=Bounds(max_ratio=None))[2] == {4}
     # A mean may well be negative, also where it is so in one reply alone.
     assert with_buffers([(0.1 * m - 0.05, 9) for m in range(8)])[2] == set()
