@@ -152,21 +152,24 @@ def part_of(result: Result) -> str:
 
     Examples
     --------
-    >>> part_of(Result(train_metrics_clientapp={1: MetricRecord({"num-replies": 3, "num-left-out": 1})}))
-    'data: of 3 of 4 clients'
+    >>> from flwr_fco.strategies.replies import LeftOut
+    >>> counts = {1: MetricRecord({"num-replies": 3, "num-left-out": 1})}
+    >>> part_of(Result(train_metrics_clientapp=counts, left_out=[LeftOut(1, 7, None, "no reply")]))
+    'data: of 3 of 4 clients; without node 7: no reply'
     """
     steps = [number for number, own in result.train_metrics_clientapp.items() if not own.get("skipped")]
     last: Mapping[str, Any] = result.train_metrics_clientapp[max(steps)] if steps else {}
     if not last.get("num-left-out"):
         return ""
-    rows = [row for row in result.left_out if row.kind == "train" and row.round == max(steps)]
-    who = [f"partition {row.partition_id}: {row.reason}" for row in rows[:_SHOWN_SITES]]
+    rows = [row for row in result.left_out if row.kind == "train" and row.round == max(steps)][:_SHOWN_SITES]
+    names = [f"node {row.node_id}" if row.partition_id is None else f"partition {row.partition_id}" for row in rows]
+    who = [f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True)]
     count = int(last["num-replies"])
     text = f"data: of {count} of {count + int(last['num-left-out'])} clients"
     return f"{text}; without {'; '.join(who)}" if who else text
 
 
-def traffic_of(result: Result | None) -> str:
+def traffic_of(result: Result) -> str:
     """Return the bytes of a run's short messages beside those of FedAvg's; empty of other runs.
 
     Examples
@@ -175,9 +178,8 @@ def traffic_of(result: Result | None) -> str:
     >>> traffic_of(Result(train_metrics_clientapp={1: MetricRecord(bytes_)}))
     '0.001 MB down, 0.001 MB up; of FedAvg 0.018 MB, 9.0 times as many'
     """
-    rounds: list[Any] = [] if result is None else list(result.train_metrics_clientapp.values())
-    parts = [[row.get(f"bytes-{name}", 0) for row in rounds] for name in ("down", "up", "fedavg")]
-    down, up, theirs = (sum(part) for part in parts)
+    rounds: Any = result.train_metrics_clientapp.values()
+    down, up, theirs = (sum(own.get(f"bytes-{name}", 0) for own in rounds) for name in ("down", "up", "fedavg"))
     if not theirs or not down + up:
         return ""
     ratio = theirs / (down + up)
