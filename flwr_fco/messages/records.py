@@ -364,7 +364,7 @@ def decode_described(content: RecordDict) -> Described:
     columns, classes = (tuple(each) if each else None for each in names)
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
-        check_array("deviations", deviations, _DOUBLE, (deviations.size,))
+        check_array("deviations", deviations, _DOUBLE, (max(1, deviations.size),))
     numbers: Any = only(MetricRecord, content)
     examples, size = numbers.get(EXAMPLES), numbers.get(SIZE, 0.0)
     if examples is not None and not (type(examples) is int and 0 <= examples < 2**63):
