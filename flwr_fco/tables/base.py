@@ -37,6 +37,7 @@ from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
+from flwr_fco.strategies.questions import bounded_largest
 from flwr_fco.tables import reading, reports
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
@@ -646,13 +647,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         null = at_zero = sites.at_zero
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
-            null -= 0.5 * float(sites.slopes[-1]) ** 2
+            slope = float(sites.slopes[-1])
+            null -= 0.5 * slope * slope
         elif self._common_intercept and self._kind is COUNTS:
             # From 0, exposures of millions look like rates that fall without end.
             level, null = sites.at_mean()
             sites.start["intercept"] = Array(np.array([level]))
+        # A tolerance from a loss that one site makes up would end the fit at 0.
+        most, _ = bounded_largest([own.numbers["loss"] for own in sites.answers], [own.weight for own in sites.answers])
         # Of targets that are all the same, or far from 0, what is left of them is rounding.
-        null = max(null, _CONSTANT * at_zero)
+        null = max(min(null, most), _CONSTANT * min(at_zero, most))
         tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
         return sites.strategy(tolerance=tolerance, regularizer=psi, hessian="none" if dense_solution else "block")
 

@@ -321,7 +321,8 @@ class Sites:
     def level(self) -> float:
         """The mean of the targets of squares, if it is far from 0 beside their deviation; and else 0."""
         mean = -float(self.slopes[-1])
-        return mean if mean**2 > _FAR**2 * (2.0 * self.at_zero - mean**2) else 0.0
+        square = mean * mean
+        return mean if square > _FAR**2 * abs(2.0 * self.at_zero - square) else 0.0
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the features of all clients."""

@@ -31,7 +31,6 @@ from flwr_fco.messages.records import TABLE
 from flwr_fco.models import load_npz, save_npz
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Strengths
 from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 
@@ -763,21 +762,25 @@ def test_a_column_of_the_sites_or_of_strata_tells_nothing_within_them():
 # --- standardize ------------------------------------------------------------------------------------------------------
 
 
-def with_an_answer(name="means", change=None):
-    """Fit where the first site changes a vector of its first answer."""
-    grid = altering(0, name, lambda vectors, numbers: vectors.update({name: change(vectors[name])}))
+def with_an_answer(name="means", change=lambda vectors, numbers: None):
+    """Fit where the first site changes its first answer."""
     sites = list(zip(*unequal_sites(), strict=True))
     model = FederatedLasso(0.1, standardize=True, num_clients=3)
-    return fit_over_a_grid(model, sites, features=5, grid=InProcessGrid if change is None else grid)
+    return fit_over_a_grid(model, sites, features=5, grid=altering(0, name, change))
 
 
 @pytest.mark.parametrize("name", ["means", "variances"])
 def test_a_site_that_makes_a_deviation_up_is_named(name):
     """It would take all features out of the model, and no other number would show it."""
     with pytest.warns(UserWarning, match=r"deviation of 0 over all sites is .*: partition 0 says .* check the unit"):
-        with_an_answer(name, lambda own: (own + 1.0) * 1e6)
+        with_an_answer(name, lambda own, _: own.update({name: (own[name] + 1.0) * 1e6}))
     with warnings.catch_warnings(action="error"):
         with_an_answer()
         message = r"is (inf|nan), .*: partition 0 says a mean of 1e\+300"
-        refused(message, with_an_answer, "means", lambda own: np.full_like(own, 1e300))
-    refused(r"partition 0 says a variance of -", with_an_answer, "variances", lambda own: own - 1e9)
+        refused(message, with_an_answer, "means", lambda own, _: own["means"].fill(1e300))
+    refused("says a variance of -", with_an_answer, "variances", lambda own, _: own["variances"].fill(-1.0))
+
+
+def test_a_loss_that_a_site_makes_up_does_not_end_a_fit():
+    lying = with_an_answer("mass", lambda _, numbers: numbers.update(loss=1e300))[0]
+    assert_allclose(lying.coef_, with_an_answer()[0].coef_, rtol=1e-9)
