@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from flwr_fco.certificates import Request
+from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError
@@ -195,28 +195,33 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
 
     def ask(question: str, numbers: dict[str, float], shapes: Any, *wanted: str) -> list[Answer]:
         """Return the answers of sites that have said how good the model is, on as many rows."""
-        check = _check_bins if question == "bins" else None
-        answered = questions.ask(run, Request(question, numbers, wanted, shapes, check=check), point)
-        return [answer for answer in answered if answer.examples == nodes.get(answer.node_id)]
+        return questions.ask(run, Request(question, numbers, wanted, shapes, check=check), point)
+
+    def check(answer: Answer) -> None:
+        first = nodes.get(answer.node_id)
+        if first is None or first.examples != answer.examples:
+            raise ProtocolError("it has not said how good the model is, on as many rows")
+        _check_bins(answer) if "rows" in answer.vectors else _check_calibration(answer, first.numbers)
 
     answers = questions.ask(run, Request("quality", {}, _WANTED, check=_check), point)
     left_out = reasons_of(run, sites)
     if not answers:
         raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
-    nodes = {answer.node_id: answer.examples for answer in answers}
+    nodes = {answer.node_id: answer for answer in answers}
 
     def derivatives(at: Vector) -> Sums:
         shapes = {"gradient": (at.size,), "hessian": (at.size**2,)}
         kept = ask("calibration", dict(zip(_CALIBRATED, at.tolist(), strict=False)), shapes, "loss")
         if len(kept) < len(nodes):
             prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
-            raise ConfigurationError(f"{prefix}; the others have stopped answering: ask again")
+            raise ConfigurationError(f"{prefix}; ask again. The others: {'; '.join(reasons_of(run, sites))}")
         weights = [answer.examples for answer in kept]
         gradient, hessian = (np.average([a.vectors[name] for a in kept], 0, weights) for name in shapes)
         return Sums(at, gradient, hessian.reshape(at.size, at.size), _mean(kept, "loss"), rows)
 
     rows = sum(answer.examples for answer in answers)
-    overall = _overall(model, answers) | _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
+    overall = _overall(model, answers) | {"pairs": sum(answer.numbers["compared"] for answer in answers)}
+    overall |= _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
     bins = []
     withheld = ""
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
@@ -227,7 +232,9 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
             shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
             reported = ask("bins", {**_numbered(edges), "merged": float(merged)}, shapes, "reported")
             if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
-                bins = _binned(reported, edges[merged - 1 :: merged])
+                sums = np.sum([[own.examples * own.vectors[name] for name in shapes] for own in reported], axis=0)
+                columns = [*edges[merged - 1 :: merged].tolist(), math.inf], *sums.tolist()
+                bins = [dict(zip(("up to", *shapes), own, strict=True)) for own in zip(*columns, strict=True)]
                 break
         else:
             withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
@@ -245,7 +252,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
 
 def _overall(model: Any, answers: Sequence[Answer]) -> dict[str, float]:
     ordered, pairs = (sum(answer.numbers[name] for answer in answers) for name in ("ordered", "compared"))
-    found = {"concordance": ordered / pairs if pairs else math.nan, "pairs": pairs}
+    found = {"concordance": ordered / pairs if pairs else math.nan}
     return found | ({"Brier": _mean(answers, "brier")} if model._kind is CLASSES else {})
 
 
@@ -256,7 +263,7 @@ def _lines(overall: dict[str, float]) -> list[tuple[str, str]]:
     if "intercept" in overall:
         text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
     if math.isnan(overall["slope"]):
-        text = "the rows determine no slope: scores or outcomes are all the same, or in order without error"
+        text = "the rows determine no slope: scores or outcomes are all the same, in order without error, or sums lie"
     lines = [("Concordance", order), ("Calibration", text)]
     if "Brier" in overall:
         lines.append(("Brier's score", f"{overall['Brier']:.4g} (0.25: every chance is a half)"))
@@ -275,8 +282,19 @@ def _check(answer: Answer) -> None:
         raise ProtocolError(f"{reported['ordered']:g} of {reported['compared']:g} pairs are in order, of {n:.0f} rows")
     if not 0.0 <= reported["events"] <= n:
         raise ProtocolError(f"{reported['events']:g} events of {n:.0f} rows")
-    if not (0.0 <= reported["brier"] <= 1.0 and reported["square"] >= (1.0 - 1e-9) * reported["mean"] ** 2):
-        raise ProtocolError(f"Brier's score is {reported['brier']:g}, the scores' mean square {reported['square']:g}")
+    brier, mean, square = (reported[name] for name in ("brier", "mean", "square"))
+    if not (0.0 <= brier <= 1.0 and square >= (1.0 - 1e-9) * mean * mean):
+        raise ProtocolError(f"Brier's score is {brier:g}, the scores' mean square {square:g}")
+
+
+def _check_calibration(answer: Answer, said: Mapping[str, float]) -> None:
+    """Refuse derivatives that scores of this mean square, and so many events, do not have."""
+    hessian = answer.vectors["hessian"].reshape(2 * answer.vectors["gradient"].shape)
+    check_semidefinite(hessian)
+    # Of classes squares are below the mean square; in a risk set they are at most half of the sum of all.
+    most = math.sqrt(2.0 * max(said["events"], 1.0)) * np.sqrt([said["square"], 1.0])[: len(hessian)]
+    if (np.maximum(np.sqrt(np.diag(hessian)), np.abs(answer.vectors["gradient"])) > most).any():
+        raise ProtocolError("its calibration has derivatives that its scores and events do not have")
 
 
 def _check_bins(answer: Answer) -> None:
@@ -297,13 +315,6 @@ def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     sums, covariance, step = found
     errors = np.sqrt(np.diag(covariance) / sums.rows)
     return dict(zip(both, np.append(sums.point - step, errors).tolist(), strict=True))
-
-
-def _binned(answers: Sequence[Answer], edges: Vector) -> list[dict[str, float]]:
-    names = ("rows", "expected", "observed")
-    sums = np.sum([[answer.examples * answer.vectors[name] for name in names] for answer in answers], axis=0)
-    rows = zip([*edges.tolist(), math.inf], sums.T.tolist(), strict=True)
-    return [{"up to": end, **dict(zip(names, own, strict=True))} for end, own in rows]
 
 
 # --- at a site: survival curves ---------------------------------------------------------------------------------------
