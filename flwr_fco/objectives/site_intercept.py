@@ -65,9 +65,9 @@ class Profiled(Coupled):
         return 0.0
 
     def best(self, s: Scores, y: Targets) -> float:
-        """Return the best b, to machine precision."""
+        """Return the best b, to machine precision; of one that is infinite a number so large that nothing is lost."""
         if self._known is None or not np.array_equal(self._known[0], s):
-            self._known = s.copy(), self.idle(y) or self._root(s, y)
+            self._known = s.copy(), min(max(self.idle(y), -_FAR), _FAR) or self._root(s, y)
         return self._known[1]
 
     def _root(self, s: Scores, y: Targets) -> float:
@@ -90,12 +90,10 @@ class Profiled(Coupled):
         raise ConfigurationError("the loss has no best intercept on this client's rows")
 
     def value(self, s: Scores, y: Targets) -> Vector:
-        b = self.best(s, y)
-        return self.counts * self.link.value(s + b, y) if math.isfinite(b) else np.zeros_like(s)
+        return self.counts * self.link.value(s + self.best(s, y), y)
 
     def slope(self, s: Scores, y: Targets) -> Scores:
-        b = self.best(s, y)
-        return self.counts * self.link.slope(s + b, y) if math.isfinite(b) else np.zeros_like(s)
+        return self.counts * self.link.slope(s + self.best(s, y), y)
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         # The intercept moves with w, which centres the change of the scores.
@@ -105,16 +103,13 @@ class Profiled(Coupled):
 
     def each(self, s: Scores, y: Targets) -> Vector:
         """Return the second derivative of each row's loss at the best intercept, times its weight."""
-        b = self.best(s, y)
-        factors = self.counts * self.weights
-        return factors * self.link.curvature(s + b, y, np.ones_like(s)) if math.isfinite(b) else np.zeros_like(s)
+        return self.counts * self.weights * self.link.curvature(s + self.best(s, y), y, np.ones_like(s))
 
     def steady(self) -> Profiled:
         return Profiled(self.link.steady(), self.weights)
 
     def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
-        b = self.best(s, y)
-        return self.link.scored(s + b, y, mean) if math.isfinite(b) else {}
+        return {} if self.idle(y) else self.link.scored(s + self.best(s, y), y, mean)
 
 
 class SiteIntercept(Linear):
@@ -196,7 +191,7 @@ class SiteIntercept(Linear):
 
     def own_intercept(self, w: Vector) -> float:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
-        return self.link.best(self.scores(w), self.targets)
+        return self.link.idle(self.targets) or self.link.best(self.scores(w), self.targets)
 
     def predict(self, w: Vector) -> NDArray[Any]:
         """Return the predictions for the client's examples, with the best intercept."""

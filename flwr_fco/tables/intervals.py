@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from flwr_fco.algorithms.newton.method import unpacked
-from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
@@ -225,8 +224,9 @@ class Inference:
         self.squares = sites.squares(model._columns.centre)
         # Before the fit: what cannot be is refused at once.
         self.asked.indices(names)
-        if (idle := np.flatnonzero(model._columns.telling_nothing(own=own or self.kind is TIMES))).size:
-            why = f"constant {'at each site, whose own level takes it up' if own else 'at all sites together'}"
+        levels = "stratum, whose own hazard" if self.kind is TIMES else "site, whose own level" * own
+        if (idle := np.flatnonzero(model._columns.telling_nothing(own=bool(levels)))).size:
+            why = f"constant {f'at each {levels} takes it up' if levels else 'at all sites together'}"
             common = ", or give site_intercepts='common' if it differs between sites" * own
             shown = f"{', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}"
             raise ConfigurationError(f"there are no intervals: {shown}: {why}. Leave it out{common}")
@@ -315,7 +315,7 @@ class Inference:
         else:
             found = minimum(self._sums, start, partial(invertible, names=self.names), grown=self._refuse_grown)
             if found is None:
-                raise ConfigurationError("the unpenalised fit has no end: no step lowers its loss; look at its columns")
+                raise ConfigurationError("the unpenalised fit has no end: no step lowers it; look at columns and sites")
             sums = found[0]
             if self.kind in (COUNTS, TIMES):
                 self._check_information(sums.each)
@@ -644,10 +644,9 @@ def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:
     """
     trend = np.sum([answer.vectors["trend"] for answer in answers], axis=0)
     squares, events = (sum(answer.numbers[name] for answer in answers) for name in ("squares", "events"))
-    found = inverse_of(sums.hessian)
-    if found is None or not squares > 0.0:
+    if not squares > 0.0:
         return np.full(trend.size, math.nan), math.nan
-    covariance = found / sums.rows
+    covariance = invertible(sums.hessian, [""] * trend.size) / sums.rows
     moved = covariance @ trend
     each = moved**2 * events / (np.diag(covariance) * squares)
     return stats.chi2.sf(each, 1), float(stats.chi2.sf(trend @ moved * events / squares, trend.size))
