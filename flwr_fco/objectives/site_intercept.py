@@ -59,10 +59,8 @@ class Profiled(Coupled):
 
     def idle(self, y: Targets) -> float:
         """Return the infinite intercept that fits all rows without loss; 0.0 if there is none."""
-        for side in (1.0, -1.0):
-            if not self.link.slope(np.full(y.shape, side * _FAR), y).any():
-                return side * math.inf
-        return 0.0
+        sides = (side for side in (1.0, -1.0) if not self.link.slope(np.full(y.shape, side * _FAR), y).any())
+        return next((side * math.inf for side in sides), 0.0)
 
     def best(self, s: Scores, y: Targets) -> float:
         """Return the best b, to machine precision; of one that is infinite a number so large that nothing is lost."""

@@ -514,12 +514,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         d = objectives[0].layout["coefficients"].shape[0]
         self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         self._sites = [own.site for own in clients]
-        names = [own.name for own in clients]
         start = self._start(d, outputs)
         # The rows are here, and their columns have been compared.
         tables = Tables(settled=True)
         answers = first_answers(grid, start, self._timeout, tables, len(clients), counts=self._kind is COUNTS)
-        return Sites(grid, start, self._timeout, tables, names, answers)
+        return Sites(grid, start, self._timeout, tables, [own.name for own in clients], answers)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
         """Return what the sites of a grid say of their tables, and then first."""
@@ -647,8 +646,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         null = at_zero = sites.at_zero
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
-            slope = float(sites.slopes[-1])
-            null -= 0.5 * slope * slope
+            null -= 0.5 * float(np.square(sites.slopes[-1]))
         elif self._common_intercept and self._kind is COUNTS:
             # From 0, exposures of millions look like rates that fall without end.
             level, null = sites.at_mean()

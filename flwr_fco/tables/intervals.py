@@ -251,8 +251,7 @@ class Inference:
 
     def _count_intercepts(self) -> None:
         """Say which sites have an intercept of their own: those that are too small share one, and others need none."""
-        pooled = list[Answer]()
-        idle = list[Answer]()
+        pooled, idle = list[Answer](), list[Answer]()
         reported = self.reported if self.own else []
         classes = self.kind is CLASSES
         # A model whose intercepts stay at the sites has refused those that are too small.

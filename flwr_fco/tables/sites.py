@@ -129,8 +129,7 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Seq
     other = copy.copy(model)
     clients = [own._replace(weights=None) for own in other._clients(X, y, None, groups, reset=False)]
     with connected(model._objectives(clients)) as grid:
-        strategy = asking(len(clients), Tables(settled=True))
-        yield prepared(strategy, grid, start, TIMEOUT), [own.site for own in clients]
+        yield prepared(asking(len(clients), Tables(settled=True)), grid, start, TIMEOUT), [own.site for own in clients]
 
 
 class SomeNodes:
@@ -321,8 +320,7 @@ class Sites:
     def level(self) -> float:
         """The mean of the targets of squares, if it is far from 0 beside their deviation; and else 0."""
         mean = -float(self.slopes[-1])
-        square = mean * mean
-        return mean if square > _FAR**2 * abs(2.0 * self.at_zero - square) else 0.0
+        return mean if mean * mean > _FAR**2 * abs(2.0 * self.at_zero - mean * mean) else 0.0
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the features of all clients."""
