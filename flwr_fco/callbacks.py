@@ -361,8 +361,7 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"{prefix}; wait until it ends, or give another path") from None
         except OSError as error:
             # Some network file systems have no locks.
-            advice = "take care that no other run saves itself there"
-            logger.warning("%s.lock cannot be locked (%s): %s", self.path, error, advice)
+            logger.warning("%s.lock cannot be locked (%s): let no other run save itself there", self.path, error)
             self._lock = None
         else:
             # A process that was killed while it saved has left half a file, as large as this one.

@@ -160,8 +160,8 @@ class Nodes:
             return {node_id: known[node_id] for node_id in new if node_id in known}
         # Kept with the grid: each run of a fit, or of a path, would ask all of them again.
         said = {node_id: own for node_id, own in vars(grid).get("_fco_partitions", {}).items() if node_id in present}
-        unknown = [Node(node_id, None) for node_id in new if self.asks and node_id not in said]
-        found, failed = _answers(grid, unknown, PARTITION, _HANDSHAKE_TIMEOUT, decode_partition)
+        asked = [Node(node_id, None) for node_id in new if self.asks and node_id not in said]
+        found, failed = _answers(grid, asked, PARTITION, _HANDSHAKE_TIMEOUT, decode_partition) if asked else ({}, {})
         # Another error is of an app that cannot be loaded, or of a node that has died.
         self.foreign |= {node.node_id for node, reason in failed.items() if "No query function registered" in reason}
         vars(grid)["_fco_partitions"] = said = said | {node.node_id: partition for node, partition in found.items()}
@@ -171,11 +171,12 @@ class Nodes:
 def _answers(
     grid: Any, nodes: Sequence[Node], kind: str, timeout: float, read: Callable[[RecordDict], Any]
 ) -> tuple[dict[Node, Any], dict[Node, str]]:
-    """Return what clients say of themselves, and why others' answers do not count; nothing is logged."""
+    """Return what clients say of themselves, and why others' answers do not count, which is not logged."""
+    logger.info("Asking %d nodes (%s), for up to %g seconds", len(nodes), kind, timeout)
     current = Round(0, nodes, [], kind)
     current.waits = True
     questions = addressed(grid, ((node.node_id, RecordDict()) for node in nodes), kind, 0)
-    answered = grid.send_and_receive(questions, timeout=timeout) if questions else ()
+    answered = grid.send_and_receive(questions, timeout=timeout)
     said = {each.node: each.value for each in collect(current, answered, lambda _, content: read(content))}
     return said, {node: current.reasons.get(node, (NO_REPLY,))[0] for node in nodes if node not in said}
 
