@@ -183,7 +183,7 @@ def repeated(rows: NDArray[Any], least: int) -> float:
 
 
 def _without_few(values: Vector, kept: NDArray[np.bool_], lacking: NDArray[np.bool_], least: int) -> Vector:
-    """Return a column in the rows that are kept, but in few that lack other entries; NaN is for rows that are left out.
+    """Return a column in the rows that are kept, but in few that lack others; with inf if it lacks left-out ones.
 
     Examples
     --------
@@ -194,16 +194,17 @@ def _without_few(values: Vector, kept: NDArray[np.bool_], lacking: NDArray[np.bo
     gone = np.isnan(values)
     few = lacking & ~gone
     kept = kept & ~few if few.sum() < least else kept
-    return np.append(values[kept], [np.nan] * int(gone.any() and not gone[kept].any()))
+    return np.append(values[kept], [np.inf] * int(gone.any() and not gone[kept].any()))
 
 
 def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Vector]:
     """Return `SAID` of a column, and the counts of its levels."""
     known = np.sort(values[np.isfinite(values)].astype(np.float64))
     parts = np.bincount(known.astype(np.int64), minlength=len(column.levels)) if column.levels else known.size
-    counts = np.append(parts, values.size - known.size)
+    counts = np.append(parts, np.isnan(values).sum())
     hidden = withheld(counts, least)
-    said = np.array([WITHHELD if hidden[-1] else known.size, *np.zeros(5), WITHHELD])
+    # An infinite one stands for few that it lacks, which are in no count.
+    said = np.array([WITHHELD if hidden[-1] or np.isinf(values).any() else known.size, *np.zeros(5), WITHHELD])
     if column.levels:
         return said, np.where(hidden, WITHHELD, counts)[:-1].astype(np.float64)
     if known.size >= max(1, least) and not _is_rare(known, least):
