@@ -21,6 +21,7 @@ from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -334,9 +335,9 @@ class Codebook(Choice):
         has = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
         if lacks := [name for name in expected if name not in has]:
             kind = "" if has else f": it is no table with names of columns but {of_type(frame)}"
-            # Excel begins a file with a byte order mark.
-            alike = {f"{own}".strip("\ufeff ").casefold(): own for own in has}
-            near = [f"{alike[name.casefold()]!a} for {name!r}" for name in lacks if name.casefold() in alike]
+            # Excel begins a file with a byte order mark, and a letter with an accent may be two.
+            plain = {name: normalize("NFKC", f"{name}").strip("\ufeff ").casefold() for name in [*has, *lacks]}
+            near = [f"{own!a} for {name!r}" for name in lacks for own in has if plain[own] == plain[name]]
             kind += f": it has {', '.join(near)}" * bool(near)
             advice = "Read the file with sep=';'" if len(has) == 1 and ";" in f"{has[0]}" else "Give them their names"
             raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. {advice}")
@@ -495,10 +496,12 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
             # It would be written out.
             raise ConfigurationError(f"formula={formula!r}; expected at most the 4th power of a sum: all interactions")
         terms = formulaic.Formula(f"{formula} + 1")
-        for factor in {factor.expr for term in terms for factor in term.factors}:
-            _check_factor(ast.parse(factor, mode="eval").body, codebook)
+        for factor in (factor for term in terms for factor in term.factors):
+            # A name in backticks, which may be none of Python's, is looked up and nothing is computed.
+            if factor.eval_method.name != "LOOKUP" or factor.expr not in codebook:
+                _check_factor(ast.parse(factor.expr, mode="eval").body, codebook)
     except (formulaic.errors.FormulaicError, SyntaxError, AttributeError) as error:
-        raise ConfigurationError(f"formula={formula!r}; expected a right side such as 'age * stage'") from error
+        raise ConfigurationError(f"formula={formula!r}; expected a right side such as 'age * `body mass`'") from error
     rows = pandas.DataFrame({name: own for name, own in values.items() if name in codebook})
     for name, column in codebook.items():
         if column.levels:

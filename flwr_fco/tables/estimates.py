@@ -243,9 +243,8 @@ def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -
     """
     inverse = invertible(sums.hessian, names)
     how = "unpenalised fit, inverse of the Hessian"
-    likelihood = -sums.total * sums.loss
     point = sums.point - inverse @ sums.gradient
-    found = Estimates(point, inverse / sums.total, math.inf, how, 1.0, inverse, likelihood)
+    found = Estimates(point, inverse / sums.total, math.inf, how, 1.0, inverse, -sums.total * sums.loss)
     return _clustered(found, sums, 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0), len(names))
 
 
@@ -429,9 +428,8 @@ def _scaled_lasso(
     """Return the lasso whose strength fits the variance of its residuals, this variance, and its degrees of freedom."""
     b = np.zeros(product.size)
     noise = squares
-    everything = np.arange(product.size)
     for _ in range(_TIMES):
-        b = _lasso(gram, product, _LASSO * base * math.sqrt(noise), b, everything)
+        b = _lasso(gram, product, _LASSO * base * math.sqrt(noise), b, np.arange(b.size))
         degrees = n - np.count_nonzero(b) - intercepts
         if degrees < 0.25 * n:
             raise ConfigurationError(
