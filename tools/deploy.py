@@ -104,9 +104,9 @@ def local(
         _tell(f"Its output: {user} flwr log RUN {CONNECTION}, with the number above for RUN")
     _status(deployment)
     text = "Run an app" if app_folder is None else "Run it again"
-    place = "PATH" if app_folder is None else str(app_folder.resolve())
+    place = "PATH" if app_folder is None else shlex.quote(str(app_folder.resolve()))
     _tell(f"\n{text}: {user} flwr run {place} {CONNECTION} --stream")
-    say(f"End it all: python -m tools.deploy stop {home}")
+    say(f"End it all: python -m tools.deploy stop {shlex.quote(str(home))}")
 
 
 def _status(deployment: LocalDeployment) -> None:

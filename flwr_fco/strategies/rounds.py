@@ -314,6 +314,6 @@ def _why_nothing(run: Run, result: Result) -> str:
         return f"{text}{replies} good replies in the last one{why}"
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     others = f"; and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
-    none = " Do the ClientApp's functions return a Message?" * ([*reasons] == [NO_REPLY])
+    none = f" Do the ClientApp's functions return a Message, in {run.timeout:g} seconds?" * ([*reasons] == [NO_REPLY])
     advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else none
     return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
