@@ -700,10 +700,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
             raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
         strategy = self._strategy(psi, sites)
-        rows = sum(own.examples for own in sites.answers)
-        if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > rows:
-            text = f"{self.n_features_in_} columns, {rows:.0f} rows and no penalty: many models fit the rows as well"
-            warnings.warn(f"{text}, and this is one of them; give a penalty, or fewer columns", stacklevel=5)
+        if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > sites.rows:
+            text = f"{self.n_features_in_} columns, {sites.rows:.0f} rows and no penalty: many models fit the"
+            warnings.warn(f"{text} rows as well, and this is one; give a penalty, or fewer columns", stacklevel=5)
         self._total = total
         # By the squares it is seen whether another fit has the same rows at the same sites.
         squares = np.sum([np.square(own.weight * own.vectors["gradient"]) for own in sites.answers], axis=0)
@@ -774,9 +773,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
         values = path.values
         if values is None and isinstance(strategy.regularizer, L2Squared):
-            # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there.
+            # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there; by rows,
+            # as weights have any unit.
             num = path.num if isinstance(self.cv, Strengths) else 10
-            values = (np.geomspace(1e3, 1e3 * (path.ratio or 1e-6), num) / sites.total).tolist()
+            values = (np.geomspace(1e3, 1e3 * (path.ratio or 1e-6), num) / sites.rows).tolist()
         runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
         self.path_ = runs.start(sites.grid, sites.start, rounds, sites.timeout)
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
@@ -791,9 +791,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Store what is proved, and the lines of a summary."""
         first = self._first
         path = self._path
-        rows, many = math.fsum(own.examples for own in sites.answers), len(sites.answers)
+        many = len(sites.answers)
         without = "" if self.without_ is None else f", without site {self.without_}"
-        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {many} site{'s' * (many > 1)}{without}"
+        data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, of {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"

@@ -245,8 +245,8 @@ class Sites:
     ----------
     answers : list of Answer
         The same; the weight of each is the share of its rows.
-    total : float
-        What the rows of all weigh.
+    rows, total : float
+        How many there are at all, and what they weigh.
     weighted : bool
         Whether rows have weights other than 1.
     means, variances, within : ndarray of float64, shape (number of sites, d)
@@ -273,6 +273,7 @@ class Sites:
             if own.examples >= _FEWEST and not same and (other := known.setdefault(key, site)) != site:
                 text = f"{site} has the same rows as {other}: all sums are identical. Was one file used at both?"
                 warnings.warn(text, UserWarning, stacklevel=5)
+        self.rows = math.fsum(own.examples for own in answers)
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
         self.answers = [own._replace(weight=own.numbers["mass"] / self.total) for own in answers]
@@ -280,9 +281,8 @@ class Sites:
     def strategy(self, **options: Any) -> FedNewton:
         """Return a strategy with these options."""
         rows = {own.partition: own.examples for own in self.answers}
-        count = math.fsum(own.examples for own in self.answers)
         # In rows, whatever the unit of their weights: by these it is seen whether columns are more.
-        weights = {own.partition: own.weight * count for own in self.answers} if self.weighted else None
+        weights = {own.partition: own.weight * self.rows for own in self.answers} if self.weighted else None
         return asking(len(self.answers), self.tables, rows, weights, **options)
 
     def run(self) -> Run:
