@@ -16,7 +16,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import is_missing
+from flwr_fco.core.schema import is_missing, names_of
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question
 from flwr_fco.objectives import CoxRegression
@@ -289,12 +289,13 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
         model.classes_ = classes = np.unique(model._all_classes(classes))
         outputs = classes.size if classes.size > 2 else 1
     # A deviation of zeros and ones is a count.
-    names, d, asked = model._columns_over(grid, features if model.codebook is None else None, scales=False)
-    if asked is not None:
-        asked.compare()
+    names, d, tables = model._columns_over(grid, features if model.codebook is None else None, scales=False)
+    if model.codebook is None:
+        tables = tables or model._tables_at(grid, names_of(names), scales=False)
+        tables.compare()
     names = names or [f"x{j}" for j in range(d)]
     columns = columns_of(model, names, classes)
-    tables = asked or Tables(settled=True)
+    tables = tables or Tables(settled=True)
     run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}

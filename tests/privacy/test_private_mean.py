@@ -310,8 +310,7 @@ def lower_bound(absent, present, threshold=CLAIMED / 2):
         return beta.ppf(0.99999, errors + 1, count - errors) if errors < count else 1.0
 
     false_alarm = at_most(np.sum(absent > threshold), absent.size)
-    missed = at_most(np.sum(present <= threshold), present.size)
-    return norm.isf(false_alarm) - norm.ppf(missed)
+    return norm.isf(false_alarm) - norm.ppf(at_most(np.sum(present <= threshold), present.size))
 
 
 def audit(repeats, **broken):
