@@ -308,7 +308,7 @@ class Codebook(Choice):
 
     def by_feature(self, given: Any) -> Any:
         """Return a mapping of names, or a Series, with those of the model's columns instead of a column's own."""
-        if not hasattr(given, "items"):
+        if self.formula or not hasattr(given, "items"):
             return given
         own = {name: given[key] for key in self.columns if key in given for name in self.columns[key].names(key)}
         # A name of its own goes before that of all its levels.

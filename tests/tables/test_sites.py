@@ -87,6 +87,8 @@ def test_columns_are_taken_by_name_or_refused_of_a_grid_without_names():
     message = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
     refused(message, over_a_grid, data)
     refused(message.partition(":")[0], over_a_grid, data, features=None)
+    with grid_of(lasso(), data) as grid:
+        refused(message, lasso().describe, grid, features=NAMES)
     # More columns than the model has are left at the site.
     data[0] = TABLES[0].assign(id=range(40)), TARGETS[0]
     there = over_a_grid(data, app={"features": NAMES})
@@ -662,6 +664,7 @@ def test_a_formula_of_all_sites_is_the_formula_of_all_rows():
     book = Codebook(WITH_KNOTS, OUTCOME, formula="scale(age) + bs(age) + log(creatinine) * sex + C(stage)")
     made = pd.concat([book.read(own) for own in COHORTS])
     assert tuple(made.columns) == book.features
+    assert book.by_feature({"stage": 2.0}) == {"stage": 2.0}
     assert Codebook({"a b": Column(), "x.y": Column()}, formula="`a b` * x.y").features == ("a b", "x.y", "a b:x.y")
     # A row without its stage has not that of the reference.
     assert book.read(COHORTS[0][:1].assign(stage=None)).isna().sum().sum() == len(COLUMNS["stage"].shown)
