@@ -380,12 +380,11 @@ class Checkpoint(Callback):
             return
         try:
             saved.save(self.path)
+            self.saved_round = server_round
         except OSError as error:
             if saved.private:
                 raise
             logger.warning("%s could not be saved after round %s: %s", self.path, server_round, error)
-        else:
-            self.saved_round = server_round
 
     def on_run_end(self, result: Result) -> None:
         """Let go of the path."""

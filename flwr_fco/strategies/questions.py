@@ -156,7 +156,7 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
             request.check(answer)
         return answer
 
-    good = replies.collect(current, run.exchange(addressed(run.grid, contents, QUESTIONS, run.number)), read)
+    good = replies.collect(current, run.exchange(addressed(run.grid, contents, QUESTIONS, run.number), current), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
     said = ((reply.value.numbers if request.kind == "validation" else {}, reply.value.examples) for reply in good)
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]

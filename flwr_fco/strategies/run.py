@@ -180,7 +180,7 @@ class Run:
 
     # --- messages -------------------------------------------------------------------------------------------------
 
-    def exchange(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def exchange(self, messages: Sequence[Message], current: replies.Round | None = None) -> Sequence[Message]:
         """Send messages and return the replies, waiting for them up to the timeout.
 
         A client that has been waited for in vain twice in a row, in messages of any kind or of this one, is asked after
@@ -191,7 +191,10 @@ class Run:
         ----------
         messages : sequence of Message
             One for each client.
+        current : Round, optional
+            Whom they ask; by default the round of the run.
         """
+        current = current or self.current
         kinds = ("", messages[0].metadata.message_type) if self.silences and len(messages) else ("",)
         silent = {node_id for (node_id, kind), times in self.silences.items() if times >= _PATIENCE and kind in kinds}
         silent = set() if silent.issuperset(node.node_id for node in self.nodes.ordered) else silent
@@ -199,7 +202,7 @@ class Run:
         began = time.monotonic()
         found = self.grid.send_and_receive(waited_for, timeout=self.timeout)
         if isinstance(found, Inbox) and not found.opened:
-            self.current.answered |= {node.node_id for node, _ in found.replies}
+            current.answered |= {node.node_id for node, _ in found.replies}
             return found
         found = list(found)
         if len(waited_for) < len(messages):
@@ -207,9 +210,9 @@ class Run:
             others = [each for each in messages if each.metadata.dst_node_id in silent]
             found += self.grid.send_and_receive(others, timeout=min(self.timeout, max(took, _MOMENT)))
         answered = {each.metadata.src_node_id for each in found}
-        self.current.answered |= answered
+        current.answered |= answered
         if not answered <= {each.metadata.dst_node_id for each in messages}:
-            self.current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
+            current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
             # A SuperLink takes no message for a node that has left, and then says that it knows of none.
             found = [each for each in found if each.metadata.reply_to_message_id or not each.has_error()]
         for about in [each.metadata for each in messages] if len(answered) < len(messages) or self.silences else ():
