@@ -83,8 +83,7 @@ def test_the_reason_for_a_rate_is_as_its_comment_says():
 )
 def test_an_output_is_as_the_page_shows(page, number):
     """Its words exactly, its numbers to half of the third digit, rounds to 1: the last ones are another processor's."""
-    shown = outputs(page)[number].split()
-    printed = run_block(page, number).stdout.split()
+    shown, printed = outputs(page)[number].split(), run_block(page, number).stdout.split()
     assert len(printed) == len(shown)
     for before, one, other in zip(["", *shown], printed, shown, strict=False):
         if re.fullmatch(r"-?[\d.]+(e-?\d+)?[,%]?", other):
