@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -111,50 +111,6 @@ def advance(state: DualFLState, mean: Vector, rho: float) -> DualFLState:
     return state._replace(primal=state.primal + mean, t=t, momentum=momentum, round=state.round + 1)
 
 
-def sublinear_tolerance(round: int, *, duality: float, clients: int, gamma: float) -> float:
-    """Return the gap that theorem 3.2 allows each client: 1/(N nu (n+1)^(4+gamma)).
-
-    Parameters
-    ----------
-    round : int
-        n, from 0.
-    duality : float
-        nu.
-    clients : int
-        N.
-    gamma : float
-        Above 0.
-
-    Examples
-    --------
-    >>> sublinear_tolerance(1, duality=0.5, clients=4, gamma=1.0) == 1 / (4 * 0.5 * 2**5)
-    True
-    """
-    return float(1.0 / (clients * duality * (round + 1.0) ** (4.0 + gamma)))
-
-
-def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> float:
-    """Return the gap that theorem 3.3 allows each client: 1/N ((1 - sqrt(rho))/(1 + gamma))^n.
-
-    Parameters
-    ----------
-    round : int
-        n, from 0.
-    rho : float
-        In [0, 1): how quickly the momentum settles.
-    clients : int
-        N.
-    gamma : float
-        Above 0.
-
-    Examples
-    --------
-    >>> linear_tolerance(2, rho=0.25, clients=4, gamma=1.0) == 0.25 * (0.5 / 2) ** 2
-    True
-    """
-    return float(((1.0 - math.sqrt(rho)) / (1.0 + gamma)) ** round / clients)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DualAcceleration(PrimalAveraging):
     """Update the control zeta with the new average, then minimise f(theta) + alpha/2 ||theta||^2 - nu <zeta, theta>.
@@ -232,17 +188,18 @@ class DualAcceleration(PrimalAveraging):
         return given._replace(work=replace(work, rule="gap"))
 
     def _work(self, problem: Problem, state: DualFLState) -> Minimise | None:
-        """Return the minimisation with this round's tolerance, if the tolerance changes."""
-        if self.schedule == "fixed":
-            return None
-        shared: Any = {"clients": len(problem.asked), "gamma": self.gamma}
+        """Return the minimisation with this round's tolerance, if the tolerance changes.
+
+        The gap of theorem 3.2 is 1/(N nu (n+1)^(4+gamma)), that of theorem 3.3 1/N ((1 - sqrt(rho))/(1 + gamma))^n.
+        """
         work = problem.plan.work
-        assert isinstance(work, Minimise)
+        if self.schedule == "fixed" or not isinstance(work, Minimise):
+            return None
         if self.schedule == "linear":
-            tolerance = linear_tolerance(state.round, rho=problem.numbers["rho"], **shared)
+            gap = ((1.0 - math.sqrt(problem.numbers["rho"])) / (1.0 + self.gamma)) ** state.round
         else:
-            tolerance = sublinear_tolerance(state.round, duality=problem.numbers["nu"], **shared)
-        return replace(work, tolerance=max(tolerance, work.tolerance), rule="gap")
+            gap = 1.0 / (problem.numbers["nu"] * (state.round + 1.0) ** (4.0 + self.gamma))
+        return replace(work, tolerance=max(gap / len(problem.asked), work.tolerance))
 
 
 def _arrived(downlink: Downlink, memory: Memory | None) -> tuple[Vector, Vector]:

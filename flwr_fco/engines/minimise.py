@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.linear import MultinomialLogistic
 from flwr_fco.work import Minimise
 
 #: Largest number of parameters for which the eigenvectors of a quadratic are computed.
@@ -36,6 +37,8 @@ _ROUNDING = 4e-16
 #: Steps in a row that change the value by rounding, after which the gradient falls by chance: of columns far from 0 it
 #: is itself rounding, above any tolerance.
 _IDLE = 20
+#: Steps in a row that do not halve the gradient's norm: the value falls for ever, along a direction without curvature.
+_ENDLESS = 500
 
 
 _METRICS = ("inner-iterations", "gradient-evaluations", "hessian-products", "gradient-norm", "gap", "capped")
@@ -74,6 +77,9 @@ class Minimum(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """The metrics that a client reports, by their names in the reply."""
         return dict(zip(_METRICS, map(float, (*self[1:-1], not self.reached)), strict=True))
+
+
+_Map = Callable[[Vector], Vector]
 
 
 class _At(NamedTuple):
@@ -210,17 +216,17 @@ def _newton(problem: _Problem, start: Vector) -> None:
     """
     line = problem.objective.along(start, np.zeros(start.size))
     step = 0.0
-    idle = 0
+    idle = endless = 0
     at = problem.at(start, line.gradient(0.0))
     value = problem.value(start, line(0.0)[0])
-    scales = 1.0 / np.maximum(line.diagonal(0.0) + problem.penalty, 1e-300)
-    first = at.norm
+    scale = _preconditioner(problem.objective, problem.penalty, line.diagonal(0.0))
+    first = least = at.norm
     # Where the Hessian is constant, nothing ends a descent along a flat direction.
     steep = _STEEP * first if problem.objective.quadratic else math.inf
     while True:
         # As accurate as superlinear convergence needs, but no more accurate than the target requires.
         enough = max(0.3 * problem.target, at.norm * min(_LOOSEST, math.sqrt(at.norm / first)))
-        direction = _conjugate_gradients(problem, line.curvature(step), -at.gradient, scales, enough, steep)
+        direction = _conjugate_gradients(problem, line.curvature(step), -at.gradient, scale, enough, steep)
         slope = float(at.gradient @ direction)
         last = value
         slack = _ROUNDING * (1.0 + abs(value))
@@ -234,12 +240,36 @@ def _newton(problem: _Problem, start: Vector) -> None:
             w = at.point + step * direction
         at = problem.at(w, line.gradient(step))
         idle = idle + 1 if value >= last - slack else 0
-        if idle and (at is not problem.best or idle == _IDLE):
+        least, endless = (at.norm, 0) if at.norm < 0.5 * least else (least, endless + 1)
+        if (idle and (at is not problem.best or idle == _IDLE)) or endless == _ENDLESS:
             return
 
 
+def _preconditioner(objective: Objective, penalty: float, diagonal: Vector) -> _Map:
+    """Return v -> v over the Hessian's diagonal and the penalty.
+
+    Nothing changes where the scores of all classes do, but for squares of the weights: steps have no other part there,
+    or the value would fall for ever along what rounding leaves.
+    """
+    scales = 1.0 / np.maximum(diagonal + penalty, 1e-300)
+    if not isinstance(objective, MultinomialLogistic):
+        return lambda v: scales * v
+    each = scales.reshape(-1, objective.num_classes)
+    ridge = np.full((len(each), 1), penalty)
+    ridge[: objective.features.shape[1]] += objective.l2
+    inverse = np.divide(1.0, ridge, out=np.zeros_like(ridge), where=ridge > 0.0)
+
+    def scale(v: Vector) -> Vector:
+        rows = v.reshape(each.shape)
+        shared = rows.mean(axis=1, keepdims=True)
+        own = each * (rows - shared)
+        return np.asarray(own - own.mean(axis=1, keepdims=True) + inverse * shared).ravel()
+
+    return scale
+
+
 def _conjugate_gradients(
-    problem: _Problem, curvature: Callable[[Vector], Vector], right: Vector, scales: Vector, enough: float, steep: float
+    problem: _Problem, curvature: _Map, right: Vector, scale: _Map, enough: float, steep: float
 ) -> Vector:
     """Return x with ||H x - right|| <= enough, or the last one before a flat direction.
 
@@ -247,14 +277,14 @@ def _conjugate_gradients(
     ----------
     curvature : callable
         v -> H v, but for the problem's penalty.
-    scales : ndarray of float64, shape (d,)
-        The inverse of H's diagonal, which preconditions.
+    scale : callable
+        v -> v over H's diagonal, which preconditions.
     steep : float
         A slope along a direction without curvature that means that there is no minimiser.
     """
     x = np.zeros(right.size)
     rest = right.copy()
-    direction = scales * right
+    direction = scale(right)
     energy = float(rest @ direction)
     largest = 0.0
     for _ in range(right.size):
@@ -274,7 +304,7 @@ def _conjugate_gradients(
         rest -= (energy / curved) * image
         if float(np.linalg.norm(rest)) <= enough:
             break
-        scaled = scales * rest
+        scaled = scale(rest)
         last = energy
         energy = float(rest @ scaled)
         direction = scaled + (energy / last) * direction

@@ -176,6 +176,19 @@ def test_a_quadratic_that_falls_without_end_is_named(d):
     assert minimise(loss, Minimise(tolerance=1e-8), shift=inside).reached
 
 
+@pytest.mark.parametrize("l2", [0.0, 1e-2])
+def test_what_all_classes_share_stays_as_it_is(l2):
+    """A control of DualFL sums to 0 over the classes as long as points do; what rounding leaves would have no end."""
+    loss = MultinomialLogistic(ROWS, LOSSES["softmax"].targets, num_classes=4, l2=l2)
+    target = np.random.default_rng(0).standard_normal((FEATURES + 1, 4))
+    target -= target.mean(axis=1, keepdims=True)
+    found = minimise(loss, shift=loss.gradient(target.ravel()))
+    np.testing.assert_allclose(found.point, target.ravel(), atol=1e-6)
+    np.testing.assert_allclose(found.point.reshape(-1, 4).sum(axis=1), 0.0, atol=1e-11)
+    # Steeper than any slope of the loss.
+    assert minimise(loss, shift=99.0 * np.sign(target).ravel()).iterations < 2_000 * found.reached
+
+
 def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
     loss = Distance(np.zeros(2))
     center = np.array([3.0, 4.0])
