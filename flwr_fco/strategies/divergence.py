@@ -27,6 +27,8 @@ _GOOD = 10.0
 _MUCH = 10.0
 #: Rounds in a row in which all replies are far too long, or none has the method's form, after which a run ends.
 _IN_A_ROW = 2
+#: Rounds in a row in which nobody's reply counts and somebody's steps overflow: who is asked alone may have bad data.
+_MOST_ALONE = 10
 
 
 class Watch:
@@ -54,7 +56,7 @@ class Watch:
         self.good = run.point, run.passed
         self.good_round = 0
         self.over = False
-        self._too_long = self._malformed = 0
+        self._too_long = self._malformed = self._alone = 0
         self._round: tuple[int, Mapping[str, Any]] = (0, {})
 
     def look(self, number: int, replied: int, *, skipped: bool, metrics: Mapping[str, Any]) -> None:
@@ -87,17 +89,17 @@ class Watch:
         # One liar is no half of three, and without half of the clients the others go astray.
         half = 2 * sum(TOO_LONG in reason for reason in reasons) >= max(replied + len(reasons), 3)
         self._too_long = self._too_long + 1 if half else 0
+        overflows = [NOT_FINITE in own or "overflows" in own for own in reasons if not replied]
+        together = all(overflows) and (len(overflows) > 1 or len(run.nodes.ordered) == 1)
+        self._alone = (_MOST_ALONE if together else self._alone + 1) if any(overflows) else 0
         if self._too_long >= _IN_A_ROW:
             self._end(number, "the increments of half of the clients or more are far longer than at first")
         elif not skipped:
             self._look_at(number)
         elif run.overflowed:
             self._end(number, "the update overflows")
-        elif not replied and reasons and all(map(_overflows, reasons)):
-            # The data of one client, asked alone, may be at fault.
-            whose = {row.node_id for row in run.left_out if _overflows(row.reason)}
-            if len(whose) > 1 or len(run.nodes.ordered) == 1:
-                self._end(number, "the local steps of all clients overflow", locally=True)
+        elif self._alone >= _MOST_ALONE:
+            self._end(number, "the local steps of all clients overflow", locally=True)
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
@@ -141,10 +143,6 @@ class Watch:
         result: Result = self._run.result
         result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
         return result
-
-
-def _overflows(reason: str) -> bool:
-    return NOT_FINITE in reason or "overflows" in reason
 
 
 def advice_on(run: Any, locally: bool) -> str:
