@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -398,8 +399,10 @@ class StrengthPath:
             return self._result(strengths, results, _errors_of(losses, run.mean))
         except BaseException as error:
             if done := len(losses if self.validate else results):
-                vars(error)["path"] = self._result(strengths[:done], results[:done], _errors_of(losses, run.mean))
-                error.add_note("The strengths that are done are the error's `path`.")
+                # Without one where nobody has answered at all of them.
+                with suppress(ConfigurationError):
+                    vars(error)["path"] = self._result(strengths[:done], results[:done], _errors_of(losses, run.mean))
+                    error.add_note("The strengths that are done are the error's `path`.")
             raise
         finally:
             strategy.regularizer, strategy.tables = before
