@@ -359,8 +359,7 @@ def ring(num_nodes: int) -> Topology:
     (1, 4)
     """
     # One node has no edge to itself.
-    edges = [(m, (m + 1) % num_nodes) for m in range(_count(num_nodes)) if num_nodes > 1]
-    return from_edges(edges, num_nodes, "ring")
+    return from_edges([(m, (m + 1) % num_nodes) for m in range(_count(num_nodes)) if num_nodes > 1], num_nodes, "ring")
 
 
 def star(num_nodes: int) -> Topology:

@@ -172,8 +172,7 @@ class GradientTracking(Algorithm):
         squares = list[float]()
         whole = float(state.control @ state.control)
         for own in [memories.memory(node.key)["own"] for node in problem.asked] if memories is not None else ():
-            here = state.control
-            rest = 0.0
+            here, rest = state.control, 0.0
             if isinstance(own, SparseVector):
                 # Where a client has no features its own is 0.
                 here, own = state.control[own.indices], own.values

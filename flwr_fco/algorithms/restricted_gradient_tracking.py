@@ -195,16 +195,14 @@ class Staged(Algorithm):
         mean = points / rounds if self.reference.window is None else points[-rounds:].mean(axis=0)
         sparsity = self.reference.sparsity
         reference = mean if sparsity is None else HardSparsity(sparsity).prox(mean, 0.0)
-        before = {name: getattr(state, name) for name in self._emptied}
-        nothing = {name: np.zeros_like(own) if isinstance(own, np.ndarray) else 0 * own for name, own in before.items()}
+        nothing = {name: 0.0 * abs(getattr(state, name)) for name in self._emptied}
         room = self._no_points(reference.size)
         number = state.stage + 1
         return state._replace(**nothing, stage=number, stage_round=0, reference=reference, stage_points=room)
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
         """Return the metrics of the method without stages, and the stage if there are stages."""
-        stage = {"stage": int(state.stage)} if hasattr(state, "stage") else {}
-        return {**super().metrics(problem, state), **stage}
+        return super().metrics(problem, state) | ({"stage": int(state.stage)} if hasattr(state, "stage") else {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,9 +152,9 @@ def simulate(
     given = [f"{name}={value!r}" for name, value in reserved.items() if value != _WITHOUT_RAY[name]]
     if given and engine != "ray":
         raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
-    start = initial_arrays
-    if not isinstance(start, ArrayRecord):
-        start = ArrayRecord({checked("name", name, str): _as_array(name, array) for name, array in start.items()})
+    if not isinstance(initial_arrays, ArrayRecord):
+        named = {checked("name", name, str): _as_array(name, array) for name, array in initial_arrays.items()}
+        initial_arrays = ArrayRecord(named)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate_fn}
     if evaluate_fn is not None:
         rounds = {*range(0, num_rounds, evaluate_every), num_rounds}
@@ -172,7 +172,7 @@ def simulate(
             # Who has a tolerance ends the run when it is reached.
             total = num_rounds if getattr(strategy, "tolerance", None) is None else None
             stack.enter_context(progress_bar(grid, total, progress))
-            found: Any = strategy.start(grid, start, num_rounds, **start_options)
+            found: Any = strategy.start(grid, initial_arrays, num_rounds, **start_options)
     except RunInterrupted as stop:
         if on_interrupt == "raise":
             raise

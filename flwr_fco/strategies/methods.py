@@ -317,21 +317,18 @@ class DFedDA(StepStrategy):
 
 
 @strategy
-class DFedDAGT(StepStrategy):
+class DFedDAGT(DFedDA):
     """Decentralised federated dual averaging with gradient tracking, algorithm 1: exact on any connected graph.
 
     All nodes have the same weight, however many examples they have.
 
-    Its other options are those of :class:`StepStrategy` and :class:`Options`.
+    Its other options are those of :class:`DFedDA`.
 
     Parameters
     ----------
     tracker_start : {"gradient", "zero"}, default "gradient"
         ``"gradient"``: a round 0 asks every client for one gradient at the start point (one minibatch), as printed.
         ``"zero"``: trackers start at 0, without a round 0.
-    mixing : Topology, array of shape (M, M), or str, default "complete"
-        The gossip matrix U, or the name of a topology (``"chain"``, ``"complete"``, ``"ring"``, ``"star"``) for the
-        number of nodes before round 1. Row m belongs to the m-th node in the order of partition ids.
 
     References
     ----------
@@ -347,8 +344,6 @@ class DFedDAGT(StepStrategy):
     algorithm = decentralized.DecentralizedGradientTracking
     theory = "1/(tau^2 L K)"
     tracker_start: Literal["gradient", "zero"] = "gradient"
-    mixing: Mixing = "complete"
-    weighting: Literal["uniform"] = "uniform"
 
 
 @strategy

@@ -83,8 +83,7 @@ class Callbacks:
             if not _is_object(callback):
                 stop = _read(callback, callback(number, result.arrays, metrics), adds=False)[0] or stop
             elif hasattr(callback, "on_round_end"):
-                answer = callback.on_round_end(number, result.arrays, {**numbers, **added})
-                wants, more = _read(callback, answer, adds=True)
+                wants, more = _read(callback, callback.on_round_end(number, result.arrays, numbers | added), adds=True)
                 stop = wants or stop
                 added |= {name: plain(value) for name, value in more.items()}
         if added:
@@ -261,8 +260,7 @@ def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
         return answer
     many = isinstance(answer, Iterable) and not isinstance(answer, str | Mapping)
     messages: list[Any] = list(answer) if many else [None]
-    if not all(isinstance(each, Message) for each in messages):
-        others = [each for each in messages if not isinstance(each, Message)]
+    if others := [each for each in messages if not isinstance(each, Message)]:
         odd = short(answer) if others == [None] else f"{short(others[0])} among its messages"
         expected = f"expected messages: end it with `return super().{who.partition('.')[2]}(server_round, arrays, "
         raise ConfigurationError(f"{who} returned {odd}; {expected}config, grid)`")

@@ -339,13 +339,12 @@ class CompositeStrategy(Options):
         if not run.current.nodes and run.privacy is None:
             run.number = server_round
             return run.arrays.copy(), None
-        asked = len(run.current.nodes)
         good = training.good_replies(run, replies)
         # A method that needs everyone also misses who has left, however many are connected.
         least = len(run.roll.present) if run.roll and run.everyone else self.participation.min_replies
         if run.privacy is None:
             good, uplinks, done = training.step(run, good, least)
-            left_out = asked - len(good) + len(run.nodes.refused) + len(run.missing)
+            left_out = len(run.current.nodes) - len(good) + len(run.nodes.refused) + len(run.missing)
             counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out, **training.traffic(run, good)}
         else:
             # The noisy mean is all that is known of the replies, and no round is skipped.

@@ -61,9 +61,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
         Flower's round, from 1.
     """
     options = run.options
-    needed = options.min_available_nodes
-    if run.graph is not None:
-        needed = run.graph.nodes_needed(needed)
+    needed = options.min_available_nodes if run.graph is None else run.graph.nodes_needed(options.min_available_nodes)
     run.needed = max(needed, len(run.roll.present)) if run.everyone and run.roll is not None else needed
     nodes = run.nodes.sample(run.grid, number, TRAINING, options.fraction_train, options.min_train_nodes, run.needed)
     if options.participation.choose_nodes is not None:

@@ -165,6 +165,4 @@ class Untrained:
 
     def without(self, layout: Layout) -> Layout:
         """Return the layout in which psi does not act on these arrays."""
-        if not self.names:
-            return layout
-        return layout.regularizing({*layout.regularized_names} - self.names)
+        return layout.regularizing({*layout.regularized_names} - self.names) if self.names else layout

@@ -358,11 +358,10 @@ class Replies:
         common : ndarray of float64, shape (d,), optional
             As for :meth:`mean`.
         """
-        each = zip(self._weights, self._uplinks, strict=True)
+        each = [*zip(self._weights, self._uplinks, strict=True)]
         pairs = [(weight / up.step_sizes, up.vectors["increment"]) for weight, up in each]
         moves = np.asarray(weighted_sum(pairs, pairs[0][1].shape))
         if common is not None and any(map(_is_sparse, self._uplinks)):
-            each = zip(self._weights, self._uplinks, strict=True)
             moves -= sum(weight for weight, up in each if _is_sparse(up)) * common
         return moves
 
