@@ -221,7 +221,12 @@ class CompositeStrategy(Options):
         self._running = None
         try:
             hooks = Callbacks(callbacks)
+            last = self._run
             run = self.prepare(initial_arrays, num_rounds)
+            # Of a path the next strength is another psi.
+            if last and last.number and last.arrays == initial_arrays and last.given.regularizer is self.regularizer:
+                text = "this run goes on from the last one's model without its state, with the same draws (seed=%d): "
+                logger.warning(text + "give one `start` all rounds, and callbacks= what you do after each", self.seed)
             run.grid = grid
             run.timeout = float("inf") if timeout is None else timeout
             self._running = True

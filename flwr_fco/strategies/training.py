@@ -61,7 +61,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
         Flower's round, from 1.
     """
     options = run.options
-    needed = options.min_available_nodes if run.graph is None else run.graph.nodes_needed(options.min_available_nodes)
+    needed = max(options.min_available_nodes, run.graph.num_rows if run.graph and not run.graph.rows else 1)
     run.needed = max(needed, len(run.roll.present)) if run.everyone and run.roll is not None else needed
     nodes = run.nodes.sample(run.grid, number, TRAINING, options.fraction_train, options.min_train_nodes, run.needed)
     if options.participation.choose_nodes is not None:
@@ -514,8 +514,7 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
     ConfigurationError
         If the method needs everyone.
     """
-    assert run.roll is not None
-    roll = run.roll
+    roll: Any = run.roll
     patience = run.options.participation
     needed = isinstance(patience, Everyone)
     roll.miss(roll.present if needed else [node.key for node in run.current.nodes.values()], uplinks)

@@ -235,6 +235,15 @@ def test_options_set_between_two_runs_act_as_if_they_were_given(options):
     assert not np.array_equal(first, second)
 
 
+def test_a_run_from_the_last_ones_model_is_warned_of(caplog):
+    """One `start` a round would ask the same clients in each; of a path each run has another psi."""
+    strategy, arrays = FedDualAvg(**BETWEEN), start_arrays()
+    for psi in (own := L1(0.1), own, L1(0.2)):
+        strategy.regularizer = psi
+        arrays = simulated(strategy, app_of(clients()), 1, initial_arrays=arrays).arrays
+    assert sum("the same draws (seed=0): give one `start` all rounds" in line for line in caplog.messages) == 1
+
+
 def test_a_class_attribute_is_no_default():
     for name, value in (("client_lr", 0.5), ("regularizer", L1(0.1))):
         refused(f"class Mine has {name} = .*, which changes no", type("Mine", (FedDualAvg,), {name: value}))

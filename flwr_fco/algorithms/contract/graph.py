@@ -60,10 +60,6 @@ class Graph:
         """Number of rows of a state before the nodes are known: one for each node of a given graph, otherwise one."""
         return 1 if self.topology is None else self.topology.num_nodes
 
-    def nodes_needed(self, minimum: int) -> int:
-        """Return the number of nodes that must be connected: before round 1, one for each row."""
-        return minimum if isinstance(self.mixing, str) or self.rows else max(minimum, self.mixing.num_nodes)
-
     def notice(self, connected: Sequence[Node]) -> list[int]:
         """Assign rows to nodes before round 1; return the rows of nodes that have left since the last round.
 
