@@ -339,7 +339,7 @@ class CompositeStrategy(Options):
         run = self._run
         if run is None or run.current.number != server_round or run.current.kind != "train" or run.closed:
             prefix = f"aggregate_train was called for round {server_round}, which configure_train has not opened"
-            raise ConfigurationError(f"{prefix}: call them in turn, as `start` does, and super()'s in your hooks")
+            raise ConfigurationError(f"{prefix}: call super()'s in turn; Participation(choose_nodes=...) chooses nodes")
         run.closed = True
         if not run.current.nodes and run.privacy is None:
             run.number = server_round

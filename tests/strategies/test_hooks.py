@@ -161,19 +161,16 @@ def hooked(hook, change):
     return type("Odd", (FedDualAvg,), name)
 
 
-def reset(w, number):
-    return TARGET if number == 5 else w
-
-
 REFUSED = {
     "sparse": (changing(noisy), SPARSE, r"Own.configure_train got .* must stay 0.*privacy claim"),
     "threshold": (changing(noisy), THRESHOLD, r"Own.configure_train got .* must stay 0.*privacy claim"),
-    "reset": (changing(reset), SPARSE, r"in 'w' an entry would be 0.*PerParameter\(\{'w': Zero\(\)\}\)"),
+    "reset": (changing(lambda w, n: TARGET if n == 5 else w), SPARSE, r"in 'w' an entry would be 0.*\{'w': Zero\(\)\}"),
     "constraint": (changing(lambda w, number: w + 1.0), {**DENSE, "regularizer": Box(-0.5, 0.5)}, "must hold"),
     "average": (changing(noisy), {**DENSE, "output": Average()}, "configure_train got another model .*average"),
     "shape": (changing(lambda w, number: w[:-1]), DENSE, "configure_train got arrays that are no model: .*w"),
     "without super": (AggregatesItself, DENSE, r"without calling super\(\).aggregate_train.*aggregate\(self, prob"),
-    "two steps": (AggregatesTwice, DENSE, "round 1, which configure_train has not opened"),
+    "two steps": (AggregatesTwice, DENSE, "round 1, which configure_train has not opened.*choose_nodes="),
+    "messages": (type("", (FedDualAvg,), {"_construct_messages": max}), DENSE, "overrides _construct_messages, which"),
     "another name": (answering(lambda n, a, m: (ArrayRecord({"v": a["w"]}), m)), DENSE, r"no model: .*missing \['w'\]"),
     "None": (hooked("configure_train", lambda _: None), DENSE, "Odd.configure_train returned None.*; expected "),
     "no answer": (hooked("aggregate_train", lambda _: None), DENSE, "Odd.aggregate_train returned .*None.*; expected "),
