@@ -395,7 +395,7 @@ def check_examples(run: Any, node: Node, examples: Any, key: str = EXAMPLES, *, 
         If it is no number from 0 to 1e12, or another one than ``Bounds(rows=...)`` says of the rows that train.
     """
     if examples is None:
-        raise FormError(f"it lacks the metric {key!r}, its weight")
+        raise FormError(f"it lacks the metric {key!r}, its weight; under another name give weighted_by_key=")
     if not is_number(examples) or not 0.0 <= examples <= _MOST_EXAMPLES:
         said = f"{examples!r:.50} {key.removeprefix('num-')}"
         raise ProtocolError(f"it reports {said}; expected a number from 0 to {_MOST_EXAMPLES:g}")

@@ -19,6 +19,7 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout, Vector, all_finite, euclidean_norm
+from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, of_type, short
 from flwr_fco.errors import ConfigurationError, ProtocolError, in_words
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
@@ -557,7 +558,7 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
     reports : sequence of mapping of str to number or list
         One for each client.
     weights : sequence of float
-        Sum to 1.
+        Of any sum: what some do not report is the mean of the others.
     mean : Mean
         The strategy's centre.
     """
@@ -579,4 +580,6 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
             means[name] = mean.of_numbers([value for value, _ in pairs], shares)
         else:
             means[name] = [mean.of_numbers([value[k] for value, _ in pairs], shares) for k in range(form)]
+    if lost := sorted({name for report in reports for name in report} - means.keys()):
+        logger.warning("the means are without what at most half of the clients report in one form: %.200r", lost)
     return means

@@ -384,9 +384,7 @@ class CompositeStrategy(Options):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Sequence[Message]:
         """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
-        run = self._run
-        if run is None:
-            run = self.prepare(arrays)
+        run = self._run or self.prepare(arrays)
         run.current = replies.Round(server_round, [], run.left_out, "evaluate")
         if self.fraction_evaluate == 0.0 or run.privacy is not None:
             return []
@@ -427,10 +425,8 @@ class CompositeStrategy(Options):
         for report, up in zip(reports, uplinks, strict=True):
             report.pop(self.weighted_by_key, None)
             report |= {} if up.elapsed is None or up.steps is None else {"sum-of-step-sizes": up.elapsed}
-        if all(report == reports[0] for report in reports):
-            return reports[0]
-        weights = replies.weights_of([up.examples for up in uplinks], self.weighting == "uniform")
-        return average_metrics(reports, weights, run.mean) if weights else {}
+        weights = [1.0 if self.weighting == "uniform" else up.examples for up in uplinks]
+        return average_metrics(reports, weights, run.mean)
 
 
 def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Message]) -> list[Reply]:

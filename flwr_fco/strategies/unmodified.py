@@ -34,11 +34,10 @@ def check_unmodified(options: Any) -> None:
     ConfigurationError
         If options are missing or conflict.
     """
-    if options.density is not None:
+    if (density := options.density) is not None:
         _check_density(options)
     if not options._unmodified:
         return
-    density = options.density
     steps = options.work.steps
     psi = options.regularizer
     wrong = ""
@@ -119,6 +118,8 @@ def read_model(run: Any, content: RecordDict, increment: Vector | None = None) -
         elapsed = metrics.pop(ELAPSED, run.problem.client_lr * steps if is_number(steps) else None)
     # Of a site with one class there is no AUC: that costs this number and not the training.
     kept = {name: value for name, value in metrics.items() if name == key or are_numbers(value)}
+    if dropped := sorted(metrics.keys() - kept.keys()):
+        logger.warning("aggregate_train: the means are without what is no number at a client: %.200r", dropped)
     return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=kept, pass_through=passed)
 
 

@@ -51,7 +51,7 @@ def more(record):
 
 
 NO_ARRAY = ArrayRecord({"increment": Array("float64", (D,), "numpy.ndarray", b"not an npy file")})
-NO_NUMBER = "reports .* examples; expected a number from 0 to 1e|lacks the metric 'num-examples'"
+NO_NUMBER = "reports .* examples; expected a number from 0 to 1e|lacks the metric 'num-examples'.*weighted_by_key="
 FAULTS = {
     "the client raised": (error(2, "boom"), "error 2: boom"),
     "the process died, deployment": (error(8, "unavailable"), "error 8"),
@@ -128,13 +128,10 @@ def stranger(message, reply):
     return [reply, other]
 
 
-@pytest.mark.parametrize(
-    ("fault", "node", "reason"),
-    [
-        (lambda *both: [both[1], *filled(3.0)(*both)], BAD_NODE, "it answered twice; the first answer counts"),
-        (stranger, 99, "this node was not asked"),
-    ],
-)
+TWICE = lambda *both: [both[1], *filled(3.0)(*both)], BAD_NODE, "it answered twice; the first answer counts"
+
+
+@pytest.mark.parametrize(("fault", "node", "reason"), [TWICE, (stranger, 99, "this node was not asked")])
 def test_a_reply_too_many_is_left_out_and_the_first_counts(fault, node, reason):
     result = result_of(FedDualAvg, fault)
     np.testing.assert_array_equal(flat(result.arrays), flat(result_of(FedDualAvg, says()).arrays))
@@ -165,11 +162,12 @@ def test_a_loop_of_ones_own_is_allowed_more_where_the_server_app_says_so(work):
 
 
 @pytest.mark.parametrize(("elapsed", "fine"), [(0.02, 1), (1.8, 1), (180.0, 0), (1e12, 0), (1e-12, 0)])
-def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
+def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine, caplog):
     def work(message, context):
         odd = context.node_config["partition-id"] == 1 and message.metadata.group_id == "2"
         # A site may have no AUC: that costs this number, and neither its training nor its loss.
-        return {"local-steps": 10, "elapsed": elapsed if odd else 0.2, "auc": np.nan if odd else 0.5}
+        own = {"each": [0.5] * context.node_config["partition-id"], "auc": np.nan if odd else 0.5}
+        return {"local-steps": 10, "elapsed": elapsed if odd else 0.2, **own}
 
     app = foreign_app(lambda arrays, *_: {"w": arrays["w"] + 0.3 * (1.0 - arrays["w"])}, metrics=work, evaluated=work)
     chosen = FedDualAvg(client="unmodified", client_lr=0.02, work=Steps(10))
@@ -177,6 +175,8 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
     assert ["elapsed" in row.reason for row in result.left_out] == ([] if fine else [True])
     evaluated = result.evaluate_metrics_clientapp[2]
     assert (result.train_metrics_clientapp[2]["auc"], evaluated["auc"], evaluated["num-left-out"]) == (0.5, 0.5, 0)
+    # A list of another length at each site has no mean.
+    assert [sum(f": ['{name}']" in line for line in caplog.messages) for name in ("auc", "each")] == [2, 6]
 
 
 def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
