@@ -53,7 +53,7 @@ def numpy_client_app(client_fn: Callable[[Any], Any], mods: Sequence[Mod] | None
         sent, given, config = _read(message)
         arrays, number, metrics = _three(_call(client_of(context), context, "fit", given, config), "fit", "arrays")
         if len(arrays) != len(sent):
-            raise ConfigurationError(f"`fit` returned {len(arrays)} arrays; expected {len(sent)}: {', '.join(sent)}")
+            raise ConfigurationError(f"`fit` returned {len(arrays)} arrays; `start` has {len(sent)}: {', '.join(sent)}")
         record = ArrayRecord({name: Array(np.asarray(each)) for name, each in zip(sent, arrays, strict=True)})
         return _answer(message, {"arrays": record}, number, metrics)
 

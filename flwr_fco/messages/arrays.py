@@ -30,7 +30,7 @@ NONZEROS = "nonzeros:"
 PASS = "pass:"
 #: Why an array, or a reply with other arrays, is left out.
 NOT_FINITE = "NaN or infinite values"
-OTHER_NAMES = "the arrays' names differ from the model's"
+OTHER_NAMES = "the arrays' names are not those of the model that `start` was given"
 #: Floating-point dtypes, in any of which a model's array may return.
 FLOATS = ("float64", "float32", "float16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))

@@ -378,7 +378,7 @@ def _reply(
     shapes = {"increment": (layout.size,)} if form.vector else layout.shapes
     found = {name: record[name].numpy() for name in shapes if name in record}
     if {name: array.shape for name, array in found.items()} != shapes:
-        raise ProtocolError(f"{OTHER_NAMES}, or their shapes do: the ClientApp returned {sorted(record)}")
+        raise ProtocolError(f"{OTHER_NAMES}, or their shapes are not: the ClientApp returned {sorted(record)}")
     if not form.vector:
         # A client that works in less precision has got a rounded model.
         found = {name: array - given[name].astype(array.dtype) for name, array in found.items()}

@@ -11,7 +11,7 @@ from flwr.app import MetricRecord
 from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import DivergedError, NothingTrainedError
-from flwr_fco.messages.arrays import NOT_FINITE, OTHER_NAMES, model_record
+from flwr_fco.messages.arrays import NOT_FINITE, model_record
 from flwr_fco.results import Result
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.replies import TOO_LONG
@@ -103,9 +103,7 @@ class Watch:
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
-            reason = run.left_out[-1].reason
-            reason += ". Give `start` the arrays that the clients return" if OTHER_NAMES in reason else ""
-            prefix = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}"
+            prefix = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {run.left_out[-1].reason}"
             raise NothingTrainedError(f"{type(run.options).__name__}: {prefix}", self._result())
 
     def _look_at(self, number: int) -> None:

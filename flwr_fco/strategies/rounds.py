@@ -16,7 +16,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import of_type, plain, short, takes
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, in_words
-from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
 from flwr_fco.results import Number, Result, numbers_of, part_of
 from flwr_fco.strategies.checkpoint import Saved
@@ -313,5 +312,4 @@ def _why_nothing(run: Run, result: Result) -> str:
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     others = f"; and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
     none = f" Do the ClientApp's functions return a Message, in {run.timeout:g} seconds?" * ([*reasons] == [NO_REPLY])
-    advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else none
-    return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
+    return f"{text}{whys}{others}. All are in the error's `result.left_out`.{none}"

@@ -81,14 +81,10 @@ BAD = common.FitRes(common.Status(common.Code.FIT_NOT_IMPLEMENTED, "no GPU"), co
 ODD = [(None, "a NoneType"), (([], 10), "2 values"), (([], 10, None), "3 values")]
 
 
-def answering(answer):
-    return type("Own", (), {"fit": lambda self, parameters, config: answer})
-
-
 ANSWERS = [
-    *((answering(given), f"`fit` returned {said}; expected") for given, said in ODD),
-    (type("Own", (), {"fit": lambda self, w, c: (w[:1], 10, {})}), "`fit` returned 1 arrays; expected 2: a, b"),
-    (type("Own", (flower.Client,), {"fit": lambda self, ins: BAD}), "`fit` says FIT_NOT_IMPLEMENTED: no GPU"),
+    *((type("", (), {"fit": lambda *_, own=given: own}), f"`fit` returned {said}; expected") for given, said in ODD),
+    (type("", (), {"fit": lambda self, w, c: (w[:1], 10, {})}), "`fit` returned 1 arrays; `start` has 2: a, b"),
+    (type("", (flower.Client,), {"fit": lambda self, ins: BAD}), "`fit` says FIT_NOT_IMPLEMENTED: no GPU"),
     (lambda: 3, "client_fn returned an int"),
 ]
 
