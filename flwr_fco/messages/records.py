@@ -167,7 +167,7 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         stamp=about.get("stamp"),
         pass_through=passed,
         restored=memory_in(content[RESTORED], size) if RESTORED in content else None,
-        dtype=next((name_of(_values(vector).dtype) for vector in vectors.values()), "float64"),
+        dtype=next((name_of(getattr(own, "values", own).dtype) for own in vectors.values()), "float64"),
     )
     down.check_numbers()
     if "work" in about:
@@ -188,10 +188,6 @@ def memory_in(record: Any, size: int) -> Received:
     for name, vector in memory.items():
         check_array(name, vector, _DOUBLE, (size,))
     return Received(memory)
-
-
-def _values(vector: Any) -> Any:
-    return vector.values if isinstance(vector, SparseVector) else vector
 
 
 def _double(vector: Any) -> Any:
