@@ -45,7 +45,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_masses, connected, first_answers
+from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_first, connected, first_answers
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -537,7 +537,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         # The fit is of these and of nobody who comes later.
         grid = SomeNodes(grid, answers)
         called = [self._site_of(answer.partition) for answer in answers]
-        check_masses(answers)
+        check_first(answers, 0.0 if self.codebook is None else self.codebook.digest)
         sites = Sites(grid, start, self._timeout, tables, called, answers)
         if self.standardize:
             sites.check_scales(names or range(d))
@@ -588,9 +588,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 prefix = "no site names its columns, as arrays do not"
                 raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
             tables.own = tables.own._replace(columns=features)
-        whole = isinstance(features, Integral) and not isinstance(features, bool)
         names = [] if isinstance(features, Real) else list(features)
-        d = int(features) if whole else len(names)
+        d = int(features) if isinstance(features, Integral) and features is not True else len(names)
         if d < 1:
             prefix = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")

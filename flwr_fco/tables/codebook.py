@@ -344,8 +344,7 @@ class Codebook(Choice):
         if several := [name for name in expected if has.count(name) > 1]:
             raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")
         read = {name: column.parsed(name, frame[name], whose) for name, column in expected.items()}
-        wrong = [text for _, found in read.values() for text in found]
-        if wrong:
+        if wrong := [text for _, found in read.values() for text in found]:
             advice = "Which rows these are is in this site's own log: mend them there, or the codebook at all sites"
             raise PublicError(f"{whose} does not fit the codebook: {'; '.join(wrong)}. {advice}")
         return {name: values for name, (values, _) in read.items()}

@@ -84,10 +84,9 @@ def dealt(whole: Client, groups: Any, count: int) -> list[Client]:
     if groups is not None:
         names, of_given = owners_of(groups)
         sites, owner = names.tolist(), of_given[numbers]
-    prefix = "part " * (groups is None)
     whole = whole._replace(rows=numbers)
     return [
-        whole.at(owner == m)._replace(name=f"{prefix}{site}", site=site)
+        whole.at(owner == m)._replace(name=f"{'part ' * (groups is None)}{site}", site=site)
         for m, site in enumerate(sites)
         if (owner == m).any()
     ]

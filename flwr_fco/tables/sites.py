@@ -37,9 +37,9 @@ from flwr_fco.tables.reading import is_grid
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
 #: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether they are
-#: unequal, whether columns are dense (of counts also their mean); and columns' means, variances, and these again where
-#: a column varies in a stratum.
-_NUMBERS = ("loss", "mass", "weighted", "dense")
+#: unequal, whether columns are dense, the codebook's digest (of counts also their mean); and columns' means, variances,
+#: and these again where a column varies in a stratum.
+_NUMBERS = ("loss", "mass", "weighted", "dense", "codebook")
 _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
@@ -71,6 +71,7 @@ def first(question: Question, objective: Objective) -> Answer:
     vectors = {"gradient": gradient, **dict(zip(_COLUMNS, (*known, varied(objective, *known)), strict=True))}
     numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
     numbers["dense"] = isinstance(objective.features, np.ndarray)
+    numbers["codebook"] = getattr(getattr(objective, "facts", None), "digest", 0.0)
     if isinstance(getattr(objective, "with_intercept", objective), Poisson):
         numbers["mean"] = counted(objective)[0]
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
@@ -207,11 +208,14 @@ def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: 
     return answers
 
 
-def check_masses(answers: Sequence[Answer]) -> None:
-    """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
+def check_first(answers: Sequence[Answer], digest: float) -> None:
+    """Refuse another codebook, and rows that weigh nothing, or ten times the median: these would decide alone."""
     means = [answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers]
     usual = sorted(means)[(len(means) - 1) // 2]
     for answer, mean in zip(answers, means, strict=True):
+        if answer.numbers["codebook"] != digest:
+            prefix = f"partition {answer.partition} has another codebook than the server"
+            raise ConfigurationError(f"{prefix}, or one of the two has none; give all the same file")
         if not 0.0 < mean <= _HEAVIEST * usual:
             raise ConfigurationError(
                 f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' median "

@@ -239,11 +239,11 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
         assert ask(grid, question("first") if kind == QUESTIONS else RecordDict(), kind).has_content()
     who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
     assert lines() == [
-        who + "'query.question/first'; sent 30 numbers about 12 rows (30 in this run): gradient[7], means[6], "
-        "variances[6], within[6], loss, mass, weighted, dense, num-examples",
-        who + "'query.partition'; sent 1 numbers (31 in this run): partition-id",
-        who + "'query.table'; sent 7 numbers about 12 rows (38 in this run): deviations[6], num-examples",
-        who + "'query.names'; sent 0 numbers (38 in this run): none",
+        who + "'query.question/first'; sent 31 numbers about 12 rows (31 in this run): gradient[7], means[6], "
+        "variances[6], within[6], loss, mass, weighted, dense, codebook, num-examples",
+        who + "'query.partition'; sent 1 numbers (32 in this run): partition-id",
+        who + "'query.table'; sent 7 numbers about 12 rows (39 in this run): deviations[6], num-examples",
+        who + "'query.names'; sent 0 numbers (39 in this run): none",
     ]
     with grid.identity(), quiet(50):
         scores = FedDualAvg(client_lr=0.1).configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
