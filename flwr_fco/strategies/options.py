@@ -180,9 +180,6 @@ class Options(FedAvg):
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
                 raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")
-        if getattr(type(self), "_construct_messages", None) is not getattr(FedAvg, "_construct_messages", None):
-            prefix = f"class {name} overrides _construct_messages, which no strategy of this package calls"
-            raise ConfigurationError(f"{prefix}: change what super().configure_train(...) returns")
         check_fields(self)
         density = getattr(self, "density", None)
         density = Density(density) if isinstance(density, int | float) else density

@@ -170,7 +170,6 @@ REFUSED = {
     "shape": (changing(lambda w, number: w[:-1]), DENSE, "configure_train got arrays that are no model: .*w"),
     "without super": (AggregatesItself, DENSE, r"without calling super\(\).aggregate_train.*aggregate\(self, prob"),
     "two steps": (AggregatesTwice, DENSE, "round 1, which configure_train has not opened.*choose_nodes="),
-    "messages": (type("", (FedDualAvg,), {"_construct_messages": max}), DENSE, "overrides _construct_messages, which"),
     "another name": (answering(lambda n, a, m: (ArrayRecord({"v": a["w"]}), m)), DENSE, r"no model: .*missing \['w'\]"),
     "None": (hooked("configure_train", lambda _: None), DENSE, "Odd.configure_train returned None.*; expected "),
     "no answer": (hooked("aggregate_train", lambda _: None), DENSE, "Odd.aggregate_train returned .*None.*; expected "),
