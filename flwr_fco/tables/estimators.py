@@ -308,8 +308,9 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         except (TypeError, ValueError) as error:
             raise PublicError(f"y has {found}; expected numbers: counts, or counts and exposures") from error
         made = np.column_stack([made, np.ones(len(made))]) if made.shape[1] == 1 else made
-        if made.shape[1] != 2:
-            raise PublicError(f"y has {found}; expected counts, or counts and exposures > 0, such as person-years")
+        # Of two fields with other names the first may be the exposure, or the second its logarithm.
+        if made.shape[1] != 2 or (len(given) > 1 and found.startswith("the fields")):
+            raise PublicError(f"y has {found}; expected counts, or counts and exposures > 0: in a frame, 'exposure'")
         if (made[:, 1] <= 0.0).any():
             # A row's own number, which is not for a server where rows are limited.
             prefix = f"y has an exposure of {made[:, 1].min():g}"

@@ -498,7 +498,7 @@ def test_what_is_no_count_is_refused():
         (np.column_stack([COUNTS, YEARS, YEARS]), "expected counts, or counts and exposures > 0"),
         (np.column_stack([COUNTS, 0.0 * YEARS]), "y has an exposure of 0; expected numbers > 0"),
         (0 * COUNTS, "all counts are 0"),
-        (FRAME.assign(entry=YEARS), r"y has the fields .*'entry'"),
+        (FRAME.rename(columns={"exposure": "offset"}), r"y has the fields .*'offset'.*in a frame, 'exposure'"),
         (np.where(np.arange(300) == 4, -1, COUNTS), r"1: counts\[1\] is -1; expected numbers >= 0"),
         (np.array(["a"] * 300), "expected numbers: counts"),
     ):
