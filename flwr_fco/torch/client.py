@@ -164,8 +164,10 @@ class LocalTraining:
     2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
     4. With a strategy's ``density`` the steps are plain ones from the server's model.
-    5. With dual averaging the reply holds the optimiser's steps, not the model: weights that are loaded after the last
-       step, such as the best of the round, or clipped after each, are not part of it.
+    5. With dual averaging the optimiser goes on from the server's vectors, whatever the model holds, and the reply is
+       its steps. Weights that are loaded before the first step, such as a head that this client keeps in its context,
+       are gone after it; those that are loaded after the last one, or clipped after each, are not part of the reply.
+       Clients that keep layers stay unmodified, with ``PerParameter({"head.*": Zero()})``.
 
     Parameters
     ----------
