@@ -81,7 +81,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 _OWN_ROWS = 10
 _OWN_EVENTS = 5
 #: Clusters of a site below which its own errors would be too small.
-_CLUSTERS = 40
+CLUSTERS = 40
 
 
 class Sums(NamedTuple):
@@ -614,7 +614,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     (sums, inverse, _), freedom, names = ended, np.zeros(size), [""] * size
     if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
         each = _summed(objective.row_gradients(sums.point), objective.clusters)
-        if len(each) < _CLUSTERS:
+        if len(each) < CLUSTERS:
             return None
         sums = sums._replace(meat=each.T @ each, clusters=float(len(each)))
         parts = np.square(each @ inverse)

@@ -585,7 +585,8 @@ class Inference:
         silent = [self._named(answer) for answer in self.reported if not answer.numbers["reported"]]
         texts = [*doubted, *self.left_out]
         if silent:
-            least = f"fewer than {self.kind.least} {self.kind.counted} a column, no unique fit, or withheld"
+            few = f" or {estimates.CLUSTERS} clusters" * (self.cluster is not None or self.sites.weighted)
+            least = f"fewer than {self.kind.least} {self.kind.counted} a column{few}, no unique fit, or withheld"
             texts.append(f"none of {first_of(silent)}: {least}")
         return "".join(f"; {text}" for text in texts)
 

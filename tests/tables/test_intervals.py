@@ -516,8 +516,8 @@ def test_raos_test_with_clusters_is_that_of_the_clusters_scores():
     frames = [pd.DataFrame(X, columns=NAMES[:2]).assign(patient=np.arange(90) // 3) for X in parts]
     model = here("lasso", frames, targets, cluster="patient", site_intercepts="common")
     rows = np.c_[np.concatenate(parts), np.ones(270)]
-    y = np.concatenate(targets)
-    site = np.repeat(np.arange(3), 90)
+    y, site = np.concatenate(targets), np.repeat(np.arange(3), 90)
+    assert "none of site 0, site 1, site 2: fewer than 10 rows a column or 40 clusters," in model.summary()
     scores = rows * (y - rows @ np.linalg.lstsq(rows, y, rcond=None)[0])[:, None]
     own = scores.reshape(90, 3, -1).sum(axis=1)
     curved = np.array([rows[site == m].T @ rows[site == m] for m in range(3)])
