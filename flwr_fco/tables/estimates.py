@@ -300,7 +300,7 @@ def _clustered(found: Estimates, sums: Sums, factor: float, count: int) -> Estim
     return found._replace(estimate=found.estimate[:count], covariance=covariance[:count, :count], degrees=degrees)
 
 
-def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vector, Vector, Vector]:
+def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64], centre: Vector) -> tuple[Vector, Vector, Vector]:
     """Return Rao's test that each of some parameters is the same at all sites: statistic, degrees of freedom and p.
 
     With s_m and H_m the sites' summed gradients and Hessians at the common estimates, I = sum_m H_m, and j the
@@ -316,6 +316,9 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
         The estimates.
     columns : ndarray of int64, shape (k,)
         Which parameters.
+    centre : ndarray of float64, shape (d,)
+        Where lines of different slopes meet beside an intercept, the last parameter: at the columns' means, as far
+        from them levels that differ look like slopes that do. 0 for each other parameter.
 
     References
     ----------
@@ -328,19 +331,19 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     move = -found.inverse @ sums.gradient
     whole = found.inverse / sums.total
     blocks = [sums.total * site.weight * site.vectors["block"] for site in sums.each]
-    gradients = np.array([sums.total * site.weight * site.vectors["gradient"] for site in sums.each])
+    gradients = np.array([sums.total * site.weight * site.vectors["gradient"][:size] for site in sums.each])
     # Without clusters the variance of a site's slopes is its Hessian, times the noise.
     spreads, covariance, noise = blocks, whole, found.noise
     if all("meat" in site.vectors for site in sums.each):
         spreads, noise = [site.vectors["meat"] for site in sums.each], 1.0
         covariance = whole @ unpacked(np.sum(spreads, axis=0))[:size, :size] @ whole
-    indices = unpacked(np.arange(blocks[0].size, dtype=np.float64)).astype(np.int64)[:, :size]
+    indices = unpacked(np.arange(blocks[0].size, dtype=np.float64)).astype(np.int64)[:size, :size]
     for place, j in enumerate(columns.tolist()):
-        rows, own = (np.array([each[indices[j]] for each in of]) for of in (blocks, spreads))
+        rows, own = (np.array([x[indices[j]] - centre[j] * x[indices[-1]] for x in of]) for of in (blocks, spreads))
         mixed = rows @ whole @ own.T
         crossed = mixed + mixed.T - rows @ covariance @ rows.T
-        slopes = gradients[:, j] + rows @ move
-        curved = own[:, j]
+        slopes = gradients[:, j] - centre[j] * gradients[:, -1] + rows @ move
+        curved = own[:, j] - centre[j] * own[:, -1]
         on = np.flatnonzero(curved > _SINGULAR * curved.max())
         if on.size < 2:
             continue

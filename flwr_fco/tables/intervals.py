@@ -222,6 +222,7 @@ class Inference:
         #: Whether sites have intercepts of their own in the table.
         self.own = own = bool(model.fit_intercept and model.site_intercepts != "common")
         self.squares = sites.squares(model._columns.centre)
+        self.centre = model._columns.means - model._columns.centre
         # Before the fit: what cannot be is refused at once.
         self.asked.indices(names)
         levels = "stratum, whose own hazard" if self.kind is TIMES else "site, whose own level" * own
@@ -486,7 +487,8 @@ class Inference:
         columns |= {} if trend is None else {"p of trend": trend[0][indices]}
         columns = {name: columns[name] for name in ("estimate", kind.ratio, *ESTIMATED) if name in columns}
         own, doubted = self._plausible(found, sums)
-        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), estimates.rao(sums, found, indices), strict=True))
+        tests = estimates.rao(sums, found, indices, self.centre * (sums.point.size > len(names)))
+        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), tests, strict=True))
         columns |= _compared(own, indices, len(sums.each), columns["upper"] - columns["estimate"], level)
         for site, (values, errors, _) in own.items():
             columns |= {site: values[indices], f"{site} error": errors[indices]}
@@ -536,7 +538,7 @@ class Inference:
             return [], lines
         if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []
-        _, degrees, p = estimates.rao(sums, found, np.array([sums.point.size - 1]))
+        _, degrees, p = estimates.rao(sums, found, np.array([sums.point.size - 1]), np.zeros(sums.point.size))
         # Where all chances are a half; events that weigh what their rows do, as those expected.
         slopes = {own.node_id: float(own.vectors["gradient"][-1]) for own in self.sites.answers}
         rows = []
