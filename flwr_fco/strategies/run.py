@@ -581,5 +581,5 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         else:
             means[name] = [mean.of_numbers([value[k] for value, _ in pairs], shares) for k in range(form)]
     if lost := sorted({name for report in reports for name in report} - means.keys()):
-        logger.warning("the means are without what few clients, or none with a weight, report in one form: %.200r", lost)
+        logger.warning("the means lack what few clients, or none with a weight, report in one form: %.200r", lost)
     return means
