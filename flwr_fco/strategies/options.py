@@ -109,8 +109,8 @@ class Options(FedAvg):
         the last good model; or log one warning and go on.
     certificate_every : int, optional
         Number of rounds between two certificates: ``start`` asks all clients how far the model is from the optimum, and
-        adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics. They are of the losses and
-        psi: beside ``SimplexEntropy`` give ``regularizer=Simplex(...)``, or they ignore that the model is on a simplex.
+        adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics. Beside ``SimplexEntropy``
+        it needs ``regularizer=Simplex(...)``.
     output : "last", Last or Average, default "last"
         The primal point that evaluation and the user see: the last one, or ``Average()`` of all rounds, which is
         neither sparse nor of low rank.

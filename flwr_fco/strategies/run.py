@@ -150,6 +150,11 @@ class Run:
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.setting_of(self.given, None)
         plan = self.plan_of(self.setting)
+        # What is certified is of psi alone: it must know the simplex of h, where twice the start is not.
+        far = 2.0 * primal
+        if options.certificate_every and math.isfinite(plan.psi.value(far)) and math.isinf(plan.h.value(far)):
+            prefix = f"certificate_every={options.certificate_every} beside mirror_map={plan.mirror_map!r}"
+            raise ConfigurationError(f"{prefix}: give regularizer=Simplex(radius), which knows of the simplex")
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
         if "round" not in getattr(self.state, "_fields", ()):

@@ -244,6 +244,13 @@ def test_a_run_from_the_last_ones_model_is_warned_of(caplog):
     assert sum("the same draws (seed=0): give one `start` all rounds" in line for line in caplog.messages) == 1
 
 
+def test_a_certificate_beside_the_entropy_needs_psi_to_be_its_simplex():
+    entropy = FedDualAvg(mirror_map=fco.SimplexEntropy(), certificate_every=1)
+    refused("give regularizer=Simplex", entropy.prepare, start_arrays())
+    entropy.regularizer = fco.Simplex()
+    assert entropy.prepare(ArrayRecord({"w": Array(np.full(3, 1.0 / 3.0))})).point.sum() == 1.0
+
+
 def test_a_class_attribute_is_no_default():
     for name, value in (("client_lr", 0.5), ("regularizer", L1(0.1))):
         refused(f"class Mine has {name} = .*, which changes no", type("Mine", (FedDualAvg,), {name: value}))
@@ -251,8 +258,7 @@ def test_a_class_attribute_is_no_default():
 
 def by_hand(strategy, rounds=3):
     """The rounds that a server with a loop of its own plays."""
-    grid = InProcessGrid(app_of(clients()), 4)
-    arrays = start_arrays()
+    grid, arrays = InProcessGrid(app_of(clients()), 4), start_arrays()
     with grid.identity():
         for number in range(1, rounds + 1):
             messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
@@ -262,8 +268,7 @@ def by_hand(strategy, rounds=3):
 
 @pytest.mark.parametrize("make", [DualFL, lambda: fco.FedDAGT(client_lr=0.02), lambda: FedDualAvg(client_lr=0.02)])
 def test_rounds_by_hand_are_the_same_of_a_strategy_used_again_or_unpickled(make):
-    expected = by_hand(make())
-    again = make()
+    expected, again = by_hand(make()), make()
     again.participation = type(again.participation)()
     for own in (lambda: again, lambda: pickle.loads(pickle.dumps(again)), lambda: again):
         np.testing.assert_array_equal(by_hand(own()), expected)
@@ -277,8 +282,7 @@ def test_an_error_shows_a_large_value_in_a_line(option, value):
 
 @pytest.mark.parametrize("option", [option.name for option in fields(FedDualAvg) if option.init])
 def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option):
-    strategy = FedDualAvg(**BETWEEN)
-    before = getattr(FedDualAvg(**BETWEEN), option)
+    strategy, before = FedDualAvg(**BETWEEN), getattr(FedDualAvg(**BETWEEN), option)
     with pytest.raises(ConfigurationError, match=f"{option}=.* was set while a run .* set options before `start`"):
         run(strategy, clients(), 5, callbacks=[lambda number, *_: number == 2 and setattr(strategy, option, before)])
     assert max(strategy.result.train_metrics_clientapp) == 2
@@ -339,8 +343,7 @@ def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
     exec(compile(source, "own_strategy", "exec"), module.__dict__)
     check_strategy(lambda **options: module.FedClipped(longest=1e5, **options))
     refused(r"longest=0\.0; expected a number > 0 and < 1e6", module.FedClipped, longest=0.0)
-    strategy = module.FedClipped(longest=1e-3, client_lr=0.1, work=Steps(5))
-    run(strategy, clients(), 1)
+    run(strategy := module.FedClipped(longest=1e-3, client_lr=0.1, work=Steps(5)), clients(), 1)
     assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
 
 
@@ -366,8 +369,7 @@ def test_a_class_that_is_no_method_is_refused_where_it_is_defined(base, own, sai
 def test_a_name_is_of_one_class_which_may_be_defined_again():
     for _ in range(2):
         last = type("First", (Algorithm,), half(name="defined-twice"))
-    own = half(name="defined-twice")
-    refused("a method called 'defined-twice' exists already, .*First", type, "Second", (Algorithm,), own)
+    refused("method called 'defined-twice' exists.*First", type, "Second", (Algorithm,), half(name="defined-twice"))
     assert methods()["defined-twice"] is last
 
 
