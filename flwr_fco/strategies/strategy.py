@@ -341,7 +341,7 @@ class CompositeStrategy(Options):
             prefix = f"aggregate_train was called for round {server_round}, which configure_train has not opened"
             raise ConfigurationError(f"{prefix}: call super()'s in turn; Participation(choose_nodes=...) chooses nodes")
         run.closed = True
-        if not run.current.nodes and run.privacy is None:
+        if not (run.current.nodes or run.everyone) and run.privacy is None:
             run.number = server_round
             return run.arrays.copy(), None
         good = training.good_replies(run, replies)

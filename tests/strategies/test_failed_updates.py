@@ -115,14 +115,12 @@ def test_what_is_no_next_state_or_no_model_is_named(function, change, said):
 # --- what is not finite is neither kept as a state nor returned as a model --------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "targets", "dtype"),
-    [
-        # The dual stays finite, its quotient by tiny weights does not.
-        ({"mirror_map": fco.DiagonalMetric(np.full(7, 1e-306)), "client_lr": 100.0}, -100.0, np.float64),
-        ({"client_lr": 1e38, "work": Steps(2)}, 1e6, np.float32),
-    ],
-)
+# The dual stays finite, its quotient by tiny weights does not.
+OVERFLOWS = [({"mirror_map": fco.DiagonalMetric(np.full(7, 1e-306)), "client_lr": 100.0}, -100.0, np.float64)]
+OVERFLOWS += [({"client_lr": 1e38, "work": Steps(2)}, 1e6, np.float32)]
+
+
+@pytest.mark.parametrize(("options", "targets", "dtype"), OVERFLOWS)
 def test_a_primal_that_is_not_finite_is_never_returned(options, targets, dtype):
     features = np.abs(np.random.default_rng(0).standard_normal((20, 6)))
     losses = [LeastSquares(features, np.full(20, targets), scale=0.5)] * 2
@@ -282,12 +280,10 @@ def test_methods_with_memories_too(cls):
     refused("", run_from, cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000, kind=DivergedError)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "rounds", "over"), [((2,), (5, 6), False), ((2, 3), (5,), False), ((2, 3), (5, 6), True)]
-)
-def test_a_run_is_over_where_half_of_the_clients_are_far_too_long_twice(nodes, rounds, over):
+@pytest.mark.parametrize(("nodes", "rounds"), [((2,), (5, 6)), ((2, 3), (5,)), ((2, 3), (5, 6))])
+def test_a_run_is_over_where_half_of_the_clients_are_far_too_long_twice(nodes, rounds):
     grid = Faulty(app_of(clients()), 4, scaled(1e6), rounds=rounds, nodes=nodes)
-    with pytest.raises(DivergedError, match="half of the clients or more") if over else nullcontext():
+    with pytest.raises(DivergedError, match="half of the clients") if len(nodes + rounds) == 4 else nullcontext():
         start_on(grid, strategy_of(), rounds=8)
 
 

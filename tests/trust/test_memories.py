@@ -225,6 +225,14 @@ def test_only_a_method_that_needs_everyone_ends_without_one(name):
     assert [metrics["skipped"] for metrics in strategy.result.train_metrics_clientapp.values()] == [1, 1]
 
 
+@pytest.mark.parametrize("name", ["DualFL", "FedNewton"])
+def test_a_method_that_needs_everyone_ends_where_all_have_gone(name, monkeypatch):
+    own = make(name)
+    monkeypatch.setattr(InProcessGrid, "get_node_ids", lambda grid: [2, 3] if own.state.round < 1 else [4, 5])
+    with pytest.raises(ConfigurationError, match="the last one: it is not connected any more"):
+        run(own, OBJECTIVES, 9)
+
+
 def test_rounds_in_which_others_are_missing_end_a_row():
     """In turn: no round counts, and nobody is away for two in a row."""
     mods = [in_messages(lambda number, *_, m=m: number % 2 == m and 1 // 0, liar=m) for m in (0, 1)]
