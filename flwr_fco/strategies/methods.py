@@ -312,7 +312,7 @@ class DFedDA(StepStrategy):
 
     algorithm = decentralized.DecentralizedDualAveraging
     theory = "1/(tau L K)"
-    mixing: Mixing = "complete"
+    mixing: Mixing = field(default="complete", metadata={"example": '"ring" or a topology.from_graph(graph)'})
     weighting: Literal["uniform"] = "uniform"
 
 

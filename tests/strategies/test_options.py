@@ -123,6 +123,7 @@ REFUSED = [
     (fco.DReFedDAGT, {"regularizer": fco.Box(-1.0, 1.0)}, "around a reference point.* Take FedDAGT"),
     (Stage, {"rounds": 0}, r"Stage\.rounds=0; expected a whole number >= 1"),
     (fco.DReFedDAGT, {"mixing": "ring", "stages": [(3, None)]}, "expected a sequence of a Stage"),
+    (fco.DFedDAGT, {"mixing": object()}, r"is an object; expected a Topology .*topology.from_graph\(graph\)"),
     # --- local minimisations
     *((DualFL, own, "rho") for own in ({"rho": 1.0}, {"nu": 1.0, "smoothness": 1.0})),
     (DualFL, {"nu": 0.0}, "nu"),
