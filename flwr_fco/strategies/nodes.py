@@ -154,8 +154,7 @@ class Nodes:
             logger.info(text, without, len(self.ordered))
 
     def _partitions(self, grid: Grid, present: set[int], new: Sequence[int]) -> dict[int, int]:
-        known = getattr(grid, "partition_ids", None)
-        if known is not None:
+        if (known := getattr(grid, "partition_ids", None)) is not None:
             self.foreign |= set(new) if self.asks and getattr(grid, "foreign", False) else set()
             return {node_id: known[node_id] for node_id in new if node_id in known}
         # Kept with the grid: each run of a fit, or of a path, would ask all of them again.

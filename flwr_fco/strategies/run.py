@@ -577,10 +577,9 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         part = math.fsum(share for _, share in pairs)
         if 2 * len(pairs) <= len(reports) or part <= 0.0:
             continue
-        first = pairs[0][0]
         shares = [share / part for _, share in pairs]
-        if all(value == first for value, _ in pairs):
-            means[name] = first
+        if all(value == pairs[0][0] for value, _ in pairs):
+            means[name] = pairs[0][0]
         elif form is None:
             means[name] = mean.of_numbers([value for value, _ in pairs], shares)
         else:
