@@ -183,8 +183,9 @@ def test_what_all_classes_share_stays_as_it_is(l2):
     target = np.random.default_rng(0).standard_normal((FEATURES + 1, 4))
     target -= target.mean(axis=1, keepdims=True)
     found = minimise(loss, shift=loss.gradient(target.ravel()))
-    np.testing.assert_allclose(found.point, target.ravel(), atol=1e-6)
-    np.testing.assert_allclose(found.point.reshape(-1, 4).sum(axis=1), 0.0, atol=1e-11)
+    np.testing.assert_allclose(found.point, target.ravel(), atol=1e-4)
+    # Squares of the weights determine it to the tolerance, and without them nothing changes it but rounding.
+    np.testing.assert_allclose(found.point.reshape(-1, 4).sum(axis=1), 0.0, atol=1e-7 if l2 else 1e-12)
     # Steeper than any slope of the loss.
     assert minimise(loss, shift=99.0 * np.sign(target).ravel()).iterations < 2_000 * found.reached
 
