@@ -710,7 +710,7 @@ class FederatedCoxRegression(Federated):
         return np.asarray(self._features(X) @ self.coef_)
 
     def predict_survival_function(
-        self, X: ArrayLike, times: ArrayLike, own: tuple[Any, Any], *, strata: ArrayLike | None = None
+        self, X: ArrayLike, times: ArrayLike, own: tuple[Any, ...], *, strata: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return the probabilities that rows of a site have no event up to some times, with the site's own baseline.
 
@@ -722,8 +722,9 @@ class FederatedCoxRegression(Federated):
             The rows to predict.
         times : array-like, shape (T,)
             The times, in the unit of the site's.
-        own : pair of array-like
-            The site's rows and their times and events, as for :meth:`fit`, of which the baseline is made.
+        own : tuple of array-like
+            The site's rows, their times and events, and of a weighted fit their weights, as for :meth:`fit`: the
+            baseline is made of them.
         strata : array-like, shape (n,), optional
             The stratum of each row of `X`; needed if the site has several.
 
@@ -749,10 +750,11 @@ class FederatedCoxRegression(Federated):
         array([[0.905, 0.741,   nan],
                [0.67 , 0.301,   nan]])
         """
-        if not (isinstance(own, tuple | list) and len(own) == 2):
-            raise ConfigurationError(f"own is {of_type(own)}; expected (X, y), a site's rows and their times")
+        if not (isinstance(own, tuple | list) and (2 + self._weighted) <= len(own) <= 3):
+            expected = "(X, y), a site's rows and their times, or (X, y, sample_weight), as of a weighted fit"
+            raise ConfigurationError(f"own is {of_type(own)}; expected {expected}")
         rows = self._features(own[0])
-        objective = self._objective(rows, self._targets(own[1]))
+        objective = self._objective(rows, self._targets(own[1]), *own[2:])
         # Hazards relative to a row of zeros may be no numbers.
         centre = rows.mean(axis=0) if isinstance(rows, np.ndarray) else np.zeros(self.n_features_in_)
         objective.shift(centre)

@@ -240,18 +240,21 @@ def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
 
 
 def test_survival_probabilities_are_those_of_the_sites_own_stratum():
-    model = FederatedCoxRegression().fit(X[:1], [TIMES[0][["time", "event"]]])
-    times = np.array([2.0, 5.0, 20.0])
-    first = X[0], TIMES[0]
-    assert_allclose(model.predict_survival_function(X[2], 1e6, first), np.full((len(X[2]), 1), np.nan))
+    model, y = FederatedCoxRegression(ties="breslow"), [TIMES[0][["time", "event"]]]
+    predict = model.fit(X[:1], y).predict_survival_function
+    times, first = np.array([2.0, 5.0, 20.0]), (X[0], TIMES[0])
+    assert_allclose(predict(X[2], 1e6, first), np.full((len(X[2]), 1), np.nan))
     both = pd.concat(X[:2]), pd.concat(TIMES[:2]).assign(strata=np.repeat(["old", "new"], 90))
-    own = model.predict_survival_function(X[2], times, first)
-    assert_allclose(model.predict_survival_function(X[2], times, both, strata=["old"] * 90), own, rtol=1e-12)
-    message = r"strata=.* one of the site's, which are \['new', 'old'\]"
+    assert_allclose(predict(X[2], times, both, strata=["old"] * 90), predict(X[2], times, first), rtol=1e-12)
+    # A weight of 2 is a row twice.
+    own, copies = (*first, 1.0 + (np.arange(90) < 9)), [pd.concat([each, each[:9]]) for each in first]
+    assert_allclose(predict(X[2], times, copies), predict(X[2], times, own), rtol=1e-12)
     for wrong in (None, ["older"] * 90, ["old"]):
-        refused(message, model.predict_survival_function, X[2], times, both, strata=wrong)
+        refused(r"strata=.* one of the site's, which are \['new', 'old'\]", predict, X[2], times, both, strata=wrong)
     for wrong, message in (((X[0], TIMES[0].assign(event=False)), "has no event"), (X[0], "own is a DataFrame")):
-        refused(message, model.predict_survival_function, X[2], times, wrong)
+        refused(message, predict, X[2], times, wrong)
+    weighted = clone(model).fit(X[:1], y, [own[2]])
+    refused("own is a tuple; .*sample_weight", weighted.predict_survival_function, X[2], times, first)
 
 
 @pytest.mark.parametrize(("ties", "first"), [("breslow", 2 / 4), ("efron", 1 / 4 + 1 / 3)])
