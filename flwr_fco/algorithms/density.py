@@ -246,8 +246,7 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
             continue
         kept = primal[place] != 0.0
         own = float(step[kept] @ step[kept])
-        whole = float(step @ step)
-        factor = min(FURTHER, math.sqrt(whole / own)) if own > 0.0 else 1.0
+        factor = min(FURTHER, math.sqrt(float(step @ step) / own)) if own > 0.0 else 1.0
         new[place] = np.where(kept, before + factor * step, MEMORY * before + step)
 
 

@@ -26,6 +26,7 @@ from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.messages.records import Inbox
 from flwr_fco.messages.short import Short
+from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.regularizers.base import BoundRegularizer
@@ -130,12 +131,10 @@ class Run:
         rule = options.aggregation
         normalize = bool(getattr(options, "normalize_local_work", True))
         self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
-        beta = getattr(options, "server_momentum", 0.0)
-        self.momentum = Momentum(beta, self.mean) if beta else None
+        self.momentum = Momentum(beta, self.mean) if (beta := getattr(options, "server_momentum", 0.0)) else None
         self.average = PointAverage(options.output)
         self.untrained = Untrained() if options._unmodified or options._density else None
-        mixing = getattr(options, "mixing", None)
-        self.graph = None if mixing is None else Graph(mixing)
+        self.graph = None if (mixing := getattr(options, "mixing", None)) is None else Graph(mixing)
         with in_words("these initial arrays cannot be trained", ConfigurationError, passing=()):
             layout = layout_of(arrays, options.arrays.apply_to, options.arrays.pass_through)
             primal, self.passed = model_vector(layout, arrays)
@@ -150,11 +149,14 @@ class Run:
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.setting_of(self.given, None)
         plan = self.plan_of(self.setting)
-        # What is certified is of psi alone: it must know the simplex of h, where twice the start is not.
-        far = 2.0 * primal
-        if options.certificate_every and math.isfinite(plan.psi.value(far)) and math.isinf(plan.h.value(far)):
-            prefix = f"certificate_every={options.certificate_every} beside mirror_map={plan.mirror_map!r}"
-            raise ConfigurationError(f"{prefix}: give regularizer=Simplex(radius), which knows of the simplex")
+        # What is certified is of psi alone: it must know the simplices of h, where twice the start is not.
+        maps = getattr(plan.h, "parts", [(slice(None), layout, plan.h)]) if options.certificate_every else []
+        for place, alone in [(place, alone) for place, alone, h in maps if isinstance(h, SimplexEntropy)]:
+            far = primal.copy()
+            far[place] *= 2.0
+            if math.isfinite(plan.psi.value(far)):
+                prefix = f"certificate_every={options.certificate_every} beside mirror_map={plan.mirror_map!r}"
+                raise ConfigurationError(f"{prefix}: give a Simplex(radius) as psi of {', '.join(alone.names)}")
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
         if "round" not in getattr(self.state, "_fields", ()):

@@ -751,8 +751,7 @@ class FederatedCoxRegression(Federated):
                [0.67 , 0.301,   nan]])
         """
         if not (isinstance(own, tuple | list) and (2 + self._weighted) <= len(own) <= 3):
-            expected = "(X, y), a site's rows and their times, or (X, y, sample_weight), as of a weighted fit"
-            raise ConfigurationError(f"own is {of_type(own)}; expected {expected}")
+            raise ConfigurationError(f"own is {of_type(own)}; expected (X, y), if weighted (X, y, sample_weight)")
         rows = self._features(own[0])
         objective = self._objective(rows, self._targets(own[1]), *own[2:])
         # Hazards relative to a row of zeros may be no numbers.

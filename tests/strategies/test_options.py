@@ -247,7 +247,7 @@ def test_a_run_from_the_last_ones_model_is_warned_of(caplog):
 
 def test_a_certificate_beside_the_entropy_needs_psi_to_be_its_simplex():
     entropy = FedDualAvg(mirror_map=fco.SimplexEntropy(), certificate_every=1)
-    refused("give regularizer=Simplex", entropy.prepare, start_arrays())
+    refused(r"give a Simplex\(radius\) as psi of coefficients", entropy.prepare, start_arrays())
     entropy.regularizer = fco.Simplex()
     assert entropy.prepare(ArrayRecord({"w": Array(np.full(3, 1.0 / 3.0))})).point.sum() == 1.0
 

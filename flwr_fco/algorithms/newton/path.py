@@ -672,8 +672,7 @@ class NewtonPath(ProximalNewton):
 
 def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     """Return the model of all data at each strength that is open or solved, and its duality gap; NaN without one."""
-    folds = state.folds
-    rows = [row for row in state.rows(OPEN, CLOSED) if row and row % folds == 0]
+    rows = [row for row in state.rows(OPEN, CLOSED) if row and row % state.folds == 0]
     gaps = [float(progress(state.problem(row)).get("duality-gap", math.nan)) for row in rows]
     return [np.array(state.point[row]) for row in rows], gaps
 
