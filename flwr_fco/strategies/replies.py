@@ -627,7 +627,7 @@ def _median(values: Sequence[float]) -> float:
 
 def _size_of(loss: Any) -> float:
     """Return the largest number of a loss, or of several, and 1 at least: below that all are small."""
-    return max(1.0, float(np.abs(dense(loss) if isinstance(loss, SparseVector) else loss).max(initial=0.0)))
+    return max(1.0, float(np.max(np.abs(dense(loss) if isinstance(loss, SparseVector) else loss), initial=0.0)))
 
 
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
