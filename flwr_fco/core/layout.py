@@ -335,14 +335,14 @@ class Layout:
         >>> Layout.from_header([("w", (2, 3), "float32", True, True), ("count", (), "int64", False, False)])
         Layout(w[2, 3]*, count[] (passes through); size 6, * regularized)
         """
-        entries = []
-        offset = 0
+        entries, offset = list[Entry](), 0
         for name, shape, dtype, optimized, regularized in header:
-            # A negative size could hide a surplus elsewhere.
+            # A negative size could hide a surplus elsewhere, and texts and structures have other names than dtypes.
             sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
-            if not (isinstance(name, str) and sizes and isinstance(optimized, bool) and isinstance(regularized, bool)):
+            right = isinstance(name, str) and sizes and np.dtype(dtype).kind in "biufc"
+            if not (right and isinstance(optimized, bool) and isinstance(regularized, bool)):
                 prefix = f"the entry {[name, shape, dtype, optimized, regularized]!r} describes no array"
-                advice = "expected a name, whole sizes >= 0, a dtype, whether it is optimised and regularized"
+                advice = "expected a name, whole sizes >= 0, a numeric dtype, whether it is optimised and regularized"
                 raise ValueError(f"{prefix}; {advice}")
             entry = Entry(name, tuple(shape), np.dtype(dtype).name, offset if optimized else -1, regularized)
             entries.append(entry)

@@ -113,6 +113,10 @@ def test_bad_specs_are_refused(header, message):
     refused(message, Regularizer.from_spec, Spec(header, {}), kind=SpecError)
 
 
+def test_a_dtype_whose_name_is_no_dtype_is_none_of_a_layout():
+    refused("a numeric dtype", Layout.from_header, [("w", [6], "i4,i4", True, True)], kind=ValueError)
+
+
 @pytest.mark.parametrize("kind", ["$list", "$set", "$mapping", "$bytes", "$sparse", "$layout", ""])
 def test_what_is_nested_too_deeply_is_refused(kind):
     for depth in (1, 900):

@@ -359,7 +359,8 @@ def strength(data, objectives):
     w = np.zeros(objectives[0].layout.size)
 
     def about(run):
-        return {"most": Strengths().from_largest(strength_max(run)[0])[0], "held out": held_out_losses(run, w, {})[0]}
+        losses = held_out_losses(run, w, {}).values()
+        return {"most": Strengths().from_largest(strength_max(run)[0])[0], "held out": max(losses)[1]}
 
     return strategy, about
 

@@ -130,7 +130,7 @@ def evaluated(change=(), liar=LIAR, **options):
 MANY = [{"num-examples": 2**39}, {"num-examples": 2**50}]
 
 
-@pytest.mark.parametrize("lie", [{"loss": -1e9}, {"loss": 2**64}, {"loss": 1e300, "num-examples": 2**39}, *MANY], ids=str)
+@pytest.mark.parametrize("lie", [{"loss": -1e9}, {"loss": 2**64}, *MANY, MANY[0] | {"loss": 1e300}], ids=str)
 def test_one_liar_does_not_own_an_evaluation(lie):
     found = evaluated(lie, bounds=Bounds(max_share=0.5))
     honest = evaluated()
