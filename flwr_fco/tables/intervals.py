@@ -463,7 +463,7 @@ class Inference:
         possible = [0.0 <= a.numbers["squares"] <= most * min(a.numbers["events"], a.examples) for a in answers]
         if len(answers) < len(sums.each) or not all(possible):
             return np.full(size, math.nan), math.nan
-        return proportional(sums, answers)
+        return proportional(sums, answers, self.names)
 
     # --- what the table says --------------------------------------------------------------------------------------
 
@@ -622,7 +622,7 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
     return columns | found
 
 
-def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:
+def proportional(sums: Sums, answers: Sequence[Answer], names: Sequence[str]) -> tuple[Vector, float]:
     """Return p of each coefficient, shape (d,), and that of all of them; NaN without two times of events.
 
     Schoenfeld's residuals are compared with the rank of their time. With u the sum over the events of (g_i - mean)
@@ -638,6 +638,8 @@ def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:
         The sums at the unpenalised estimates.
     answers : sequence of Answer
         Each site's trend, squares and events.
+    names : sequence of str
+        Of the columns, for an error.
 
     Notes
     -----
@@ -648,7 +650,7 @@ def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:
     squares, events = (sum(answer.numbers[name] for answer in answers) for name in ("squares", "events"))
     if not squares > 0.0:
         return np.full(trend.size, math.nan), math.nan
-    covariance = invertible(sums.hessian, [""] * trend.size) / sums.rows
+    covariance = invertible(sums.hessian, names) / sums.rows
     moved = covariance @ trend
     each = moved**2 * events / (np.diag(covariance) * squares)
     return stats.chi2.sf(each, 1), float(stats.chi2.sf(trend @ moved * events / squares, trend.size))
