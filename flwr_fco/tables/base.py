@@ -772,10 +772,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
         values = path.values
         if values is None and isinstance(strategy.regularizer, L2Squared):
-            # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there; by rows,
-            # as weights have any unit.
+            # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there; by
+            # weights, as a weight of 2 is a row twice.
             num = path.num if isinstance(self.cv, Strengths) else 10
-            values = (np.geomspace(1e3, 1e3 * (path.ratio or 1e-6), num) / sites.rows).tolist()
+            values = (np.geomspace(1e3, 1e3 * (path.ratio or 1e-6), num) / sites.total).tolist()
         runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
         self.path_ = runs.start(sites.grid, sites.start, rounds, sites.timeout)
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
