@@ -67,7 +67,7 @@ class Result(FlowerResult):
                 rounds.setdefault(number, {}).update(numbers_of(prefix, metrics))
         for number, added in self.callback_metrics.items():
             rounds.setdefault(number, {}).update(added)
-        return [{"round": number, **rounds[number]} for number in sorted(rounds)]
+        return [{"round": number} | rounds[number] | {"round": number} for number in sorted(rounds)]
 
     def table(self) -> Any:
         """Return all rounds as a pandas ``DataFrame``, which has ``to_csv`` and the like; missing values are NaN.

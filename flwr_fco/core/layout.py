@@ -391,7 +391,7 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
                 f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and one array's {prefix}"
             )
     if len(given) > _MOST_PATTERNS:
-        advice = "Write one pattern for many arrays"
+        advice = "Write one pattern for many arrays; density= on so many takes Density(..., scope='global')"
         raise ConfigurationError(f"{owner}: {len(given)} patterns; expected at most {_MOST_PATTERNS}. {advice}")
     return dict(given)
 

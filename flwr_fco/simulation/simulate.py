@@ -103,7 +103,7 @@ def simulate(
     num_cpus, num_gpus : float, default 1 and 0
         CPUs and GPUs that Ray reserves for each worker.
     **start_options
-        Passed to ``strategy.start``, such as ``callbacks`` and ``resume``.
+        Passed to ``strategy.start``, such as ``callbacks`` and ``resume``; a ``timeout`` ends no client here.
 
     Returns
     -------
