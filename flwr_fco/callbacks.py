@@ -90,7 +90,7 @@ class Callback:
         server_round : int
             The round, from 1.
         arrays : ArrayRecord
-            The model after the round.
+            The model after the round, with which the next one begins: what is written into it is sent, or an error.
         metrics : mapping of str to number
             All numbers of the round.
         """

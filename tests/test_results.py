@@ -41,7 +41,7 @@ class Diary(Callback):
         self.entries.append(("begin", run_of(strategy).problem.layout is not None, num_rounds))
 
     def on_round_begin(self, server_round, arrays):
-        self.entries.append(("round", server_round, flat(arrays), arrays.clear()))
+        self.entries.append(("round", server_round, flat(arrays)))
 
     def on_round_end(self, server_round, arrays, metrics):
         self.entries.append(("end", server_round, dict(metrics)))
@@ -59,8 +59,7 @@ def test_the_hooks_are_called_in_order_with_models_and_metrics():
     diary = Diary()
     models = [np.zeros(7)]
     scores = {"evaluate_fn": lambda number, arrays: MetricRecord({"loss": float(np.abs(flat(arrays)).sum())})}
-    keep = lambda n, arrays, m: models.append(flat(arrays)) or arrays.clear()  # noqa: E731
-    result, _ = play(3, diary, keep, fraction_evaluate=1.0, **scores)
+    result, _ = play(3, diary, lambda n, arrays, m: models.append(flat(arrays)), fraction_evaluate=1.0, **scores)
     assert [entry[0] for entry in diary.entries] == ["begin", *["round", "end"] * 3, "over"]
     assert (diary.entries[0], diary.entries[-1]) == (("begin", True, 3), ("over", 3))
     np.testing.assert_array_equal([entry[2] for entry in diary.entries if entry[0] == "round"], models[:-1])
@@ -165,7 +164,7 @@ def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopp
     stopping = EarlyStopping(**options)
     scored = [None, *(None if score is None else MetricRecord({"score": float(score)}) for score in scores)]
     callbacks = [stopping, lambda n, arrays, m: models.append(flat(arrays))]
-    _, rounds = play(len(scores), *callbacks, evaluate_fn=lambda n, arrays: arrays.clear() or scored[n])
+    _, rounds = play(len(scores), *callbacks, evaluate_fn=lambda n, arrays: scored[n])
     assert rounds == stopping.stopped == stopped
     if best is None:
         assert stopping.best_arrays is None
@@ -227,7 +226,8 @@ def test_two_hundred_rounds_print_a_few_lines_with_the_last_round(result):
 
 def test_the_table_has_every_number_of_every_round(result):
     table = result.table()
-    assert (type(table), list(table["round"])) == (pandas.DataFrame, list(range(201)))
+    assert type(table) is pandas.DataFrame
+    assert list(table["round"]) == list(range(201))
     for name, history in result.histories.items():
         for number, metrics in history.items():
             assert {key: table[f"{name}/{key}"][number] for key in metrics} == dict(metrics)

@@ -74,15 +74,15 @@ class Callbacks:
         """
         stop = False
         metrics = result.train_metrics_clientapp.get(number)
-        added, numbers = dict[str, Number](), dict[str, Number]()
+        added = dict[str, Number]()
+        numbers: dict[str, Number] = {}
         for prefix, history in result.histories.items() if any(map(_is_object, self._all)) else ():
             numbers |= numbers_of(prefix, history.get(number, {}))
         for callback in self._all:
-            adds = _is_object(callback)
-            if (ask := getattr(callback, "on_round_end", None) if adds else callback) is not None:
-                # A copy: what one writes into it is no model of the next round's, nor of the result's.
-                answer = ask(number, result.arrays.copy(), numbers | added if adds else metrics)
-                wants, more = _read(callback, answer, adds=adds)
+            if not _is_object(callback):
+                stop = _read(callback, callback(number, result.arrays, metrics), adds=False)[0] or stop
+            elif hasattr(callback, "on_round_end"):
+                wants, more = _read(callback, callback.on_round_end(number, result.arrays, numbers | added), adds=True)
                 stop = wants or stop
                 added |= {name: plain(value) for name, value in more.items()}
         if added:
@@ -168,15 +168,14 @@ def run_rounds(
         saved.load_callbacks()
         if resume is None:
             if evaluate_fn is not None:
-                scores = evaluate_fn(0, result.arrays.copy())
-                _keep(result.evaluate_metrics_serverapp, 0, scores, "evaluate_fn after round 0")
+                _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays), "evaluate_fn after round 0")
             callbacks.call("on_save_point", 0, False)
         first = run.number if saved.unfinished else run.number + 1
         for number in () if saved.stopped else range(first, num_rounds + 1):
             logger.info("[ROUND %s/%s]", number, num_rounds)
             # Of a private round that was released before the run was killed, the rest is to be done.
             if not saved.unfinished:
-                callbacks.call("on_round_begin", number, result.arrays.copy())
+                callbacks.call("on_round_begin", number, result.arrays)
                 found = strategy.configure_train(number, result.arrays, train_config, run.grid)
                 messages = _messages(found, f"{name}.configure_train", run)
                 replies = run.exchange(messages) if len(messages) else []
@@ -196,7 +195,7 @@ def run_rounds(
                 scores = strategy.aggregate_evaluate(number, replies)
                 _keep(result.evaluate_metrics_clientapp, number, scores, f"{name}.aggregate_evaluate")
             if evaluate_fn is not None:
-                scores = evaluate_fn(number, result.arrays.copy())
+                scores = evaluate_fn(number, result.arrays)
                 _keep(result.evaluate_metrics_serverapp, number, scores, f"evaluate_fn after round {number}")
             ended = "a callback ended it" if callbacks.end_round(number, result) else run.finished()
             saved.stopped = bool(ended)
