@@ -319,23 +319,44 @@ def check_form(
         norms[name] = norm
     if up.pass_through:
         check_passed(layout, up.pass_through)
-    if up.metrics:
-        check_metrics(up.metrics)
     return norms
 
 
-def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raise a ProtocolError if a client reports something else than finite numbers, or lists of them, or too many."""
+def check_metrics(metrics: Mapping[str, Any], needed: Container[str], node: Node) -> dict[str, Any]:
+    """Return a client's metrics without those that are no finite numbers, or lists of them: a warning names them.
+
+    Of a site with one class there is no AUC: that costs this number, and neither the site's training nor its loss.
+
+    Parameters
+    ----------
+    metrics : mapping of str to number or list
+        What the client reports.
+    needed : container of str
+        Names of metrics without which its reply does not count.
+    node : Node
+        The client.
+
+    Raises
+    ------
+    ProtocolError
+        If such a one is no number, a name is no short text, or they are too many.
+    """
     lists = sum(len(value) for value in metrics.values() if type(value) is list)
     if len(metrics) > MOST_METRICS or lists > MOST_NUMBERS:
         most = f"expected at most {MOST_METRICS} and {MOST_NUMBERS}"
         raise ProtocolError(f"it reports {len(metrics)} metrics, and {lists} numbers in lists; {most}")
+    kept = dict[str, Any]()
     for name, value in metrics.items():
         if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
             expected = f"expected a name of at most {LONGEST_NAME} printable characters"
             raise ProtocolError(f"it reports a metric {name!r:.100}, {expected}")
-        if not are_numbers(value):
+        if are_numbers(value):
+            kept[name] = value
+        elif name in needed:
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
+    if dropped := [name for name in metrics if name not in kept]:
+        logger.warning("the means of metrics are without what is no number at %s: %.200r", node, dropped)
+    return kept
 
 
 def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
@@ -442,6 +463,8 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
     up = _uplink(run, said)
     if up is None:
         return None
+    if up.metrics:
+        up = up._replace(metrics=check_metrics(up.metrics, {options.weighted_by_key}, node))
     current: Round = run.current
     norms = check_form(up, current.shapes, run.problem.layout, half="held_out" in run.method.discloses)
     longest = options.bounds.max_increment_norm

@@ -22,7 +22,7 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import STEPS, addressed, are_numbers, encode_uplink, isolated, metric_record, only
+from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
 from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
@@ -436,13 +436,9 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
     def read(node: Node, content: RecordDict) -> Uplink:
         said = dict(only(MetricRecord, content))
         examples = replies.check_examples(run, node, said.pop(key, None), key, trains=False)
-        # Of a site with one class there is no AUC: that costs this number, and not the site's loss. A function of the
-        # user's gets all of a record, or none.
+        # A function of the user's gets all of a record, or none.
         needed = {"loss"} if strategy.evaluate_metrics_aggr_fn in strategy._means else said
-        metrics = {name: value for name, value in said.items() if name in needed or are_numbers(value)}
-        if dropped := sorted(said.keys() - metrics.keys()):
-            logger.warning("aggregate_evaluate: the means are without what is no number at %s: %.200r", node, dropped)
-        replies.check_metrics(metrics)
+        metrics = replies.check_metrics(said, needed, node)
         return Uplink({}, None, None, examples=run.weight(node, examples), metrics=metrics, node=node)
 
     good = replies.collect(run.current, answered, read)

@@ -15,7 +15,7 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, are_numbers, is_number, only
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
@@ -108,19 +108,14 @@ def read_model(run: Any, content: RecordDict, increment: Vector | None = None) -
     else:
         passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
-    key = options.weighted_by_key
     # As with FedAvg, a client need not say more than its weight.
-    examples = metrics.pop(EXAMPLES, metrics.get(key))
+    examples = metrics.pop(EXAMPLES, metrics.get(options.weighted_by_key))
     # Where nothing depends on their steps, these names are theirs: seconds are no sizes of steps.
     steps, elapsed = None, 1.0
     if options.work.steps is not None:
         steps = metrics.pop(STEPS, options.work.steps)
         elapsed = metrics.pop(ELAPSED, run.problem.client_lr * steps if is_number(steps) else None)
-    # Of a site with one class there is no AUC: that costs this number and not the training.
-    kept = {name: value for name, value in metrics.items() if name == key or are_numbers(value)}
-    if dropped := sorted(metrics.keys() - kept.keys()):
-        logger.warning("aggregate_train: the means are without what is no number at a client: %.200r", dropped)
-    return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=kept, pass_through=passed)
+    return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
 
 
 class Untrained:
