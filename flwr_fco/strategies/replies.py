@@ -464,7 +464,8 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
     if up is None:
         return None
     if up.metrics:
-        up = up._replace(metrics=check_metrics(up.metrics, {options.weighted_by_key}, node))
+        needed = {options.weighted_by_key} if options._unmodified else {options.weighted_by_key, "loss"}
+        up = up._replace(metrics=check_metrics(up.metrics, needed, node))
     current: Round = run.current
     norms = check_form(up, current.shapes, run.problem.layout, half="held_out" in run.method.discloses)
     longest = options.bounds.max_increment_norm

@@ -73,6 +73,7 @@ FAULTS = {
     "bytes that are no array": (with_content(lambda content: {"arrays": NO_ARRAY}), "cannot be read"),
     **{f"{n} examples": (says(num_examples=n), NO_NUMBER) for n in (None, -3, np.nan, [1, 2], 10**15, 10**400)},
     "fewer examples": (says(num_examples=10), f"{STEPS} local steps, the plan asks for 2"),
+    "no loss": (says(loss=np.nan), "the metric 'loss' is nan"),
     "no elapsed": (says(elapsed=None), "elapsed"),
     **{f"elapsed={n}": (says(elapsed=n), "elapsed") for n in (0.0, 1e12, 1e-12, 2e-2 * STEPS * (1 + 1e-6))},
     "half a step": (says(local_steps=0.5), "whole number"),
