@@ -45,7 +45,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_first, connected, first_answers
+from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_masses, connected, first_answers
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -428,9 +428,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
                 "X @ model.coef_.T are the scores"
             )
-        X, _ = reading.taken(X, self.cluster, needed=False)
-        if self.codebook is not None:
-            X = self.codebook.read(X)
+        # A codebook takes its own columns, among which that of the clusters may be.
+        X = reading.taken(X, self.cluster, needed=False)[0] if self.codebook is None else self.codebook.read(X)
         try:
             return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         except ValueError as error:
@@ -501,6 +500,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 error.args = (f"{own.name}: {error}",)
                 raise
             objectives[-1].clusters = own.clusters
+            objectives[-1].digest = self._digest
         if isinstance(self.cv, list | tuple):
             fold = reading.fold_of_rows(self.cv, [own.rows for own in clients])
             for objective, own in zip(objectives, clients, strict=True):
@@ -517,7 +517,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         start = self._start(d, outputs)
         # The rows are here, and their columns have been compared.
         tables = Tables(settled=True)
-        answers = first_answers(grid, start, self._timeout, tables, len(clients), counts=self._kind is COUNTS)
+        answers = first_answers(self, grid, start, tables, len(clients))
         return Sites(grid, start, self._timeout, tables, [own.name for own in clients], answers)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
@@ -528,7 +528,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = tables or self._tables_at(grid, names_of(names))
         tables.compare()
         start = self._start(d, outputs)
-        answers = first_answers(grid, start, self._timeout, tables, self.num_clients, counts=self._kind is COUNTS)
+        answers = first_answers(self, grid, start, tables, self.num_clients)
         if self.without_ is not None:
             # A codebook names the sites by partition.
             without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_
@@ -537,7 +537,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         # The fit is of these and of nobody who comes later.
         grid = SomeNodes(grid, answers)
         called = [self._site_of(answer.partition) for answer in answers]
-        check_first(answers, 0.0 if self.codebook is None else self.codebook.digest)
+        check_masses(answers)
         sites = Sites(grid, start, self._timeout, tables, called, answers)
         if self.standardize:
             sites.check_scales(names or range(d))
@@ -559,6 +559,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return f"partition {partition}" if self.codebook is None else self.codebook.name_of(partition)
 
     @property
+    def _digest(self) -> float:
+        """The number by which the sites compare their codebook with the server's; 0 without one."""
+        return 0.0 if self.codebook is None else self.codebook.digest
+
+    @property
     def _own_levels(self) -> bool:
         """Whether each client has a level of its own, which takes up what is constant there."""
         return self._kind is TIMES or self.site_intercepts == "local"
@@ -573,7 +578,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
         tables = Tables(Described(names, self._names_of_classes()))
         failed = tables.ask(grid, nodes, self._timeout, scales=scales)
-        why = [f"{self._site_of(node.site)}: {reason}" for node, reason in failed.items()]
+        why = [f"{at if at.partition_id is None else self._site_of(at.site)}: {text}" for at, text in failed.items()]
         check_count(len(nodes) - len(failed), self.num_clients, why)
         return tables
 
@@ -612,8 +617,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         objective.feature_names = names
         objective.clusters = own.clusters
         columns = columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])], *(classes or [None]))
-        digest = 0.0 if self.codebook is None else self.codebook.digest
-        objective.facts = Facts(columns, own.values, disclosure or Disclosure(), digest)
+        objective.digest = self._digest
+        objective.facts = Facts(columns, own.values, disclosure or Disclosure())
         return objective  # type: ignore[no-any-return]
 
     @staticmethod
@@ -752,13 +757,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         idle = self._columns.telling_nothing(own=self._own_levels)
         units = getattr(run_of(strategy).state, "units", np.zeros(0))[: idle.size * outputs].reshape(-1, outputs)
         where = "at each site" if self._own_levels else "at all sites together"
-        for free, why in (
-            (idle, f"constant {where}, so nothing is known of its coefficient, which is set to 0"),
-            (
-                units.any() & ~units.any(axis=1) & ~idle,
-                "follows from other columns, so many models fit as well: leave it out",
-            ),
-        ):
+        beside = ", or is the same in all rows at risk at each event" * (self._kind is TIMES)
+        constant = f"constant {where}, so nothing is known of its coefficient, which is set to 0"
+        follows = f"follows from other columns{beside}, so many models fit as well: leave it out"
+        for free, why in ((idle, constant), (units.any() & ~units.any(axis=1) & ~idle, follows)):
             if (free := np.flatnonzero(free & (penalised == 0.0))).size:
                 prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
                 warnings.warn(f"{prefix}: {why}", stacklevel=5)

@@ -27,7 +27,7 @@ from flwr_fco.tables import reading
 from flwr_fco.tables.checks import ALONE, NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
-from flwr_fco.tables.sites import asking
+from flwr_fco.tables.sites import OTHER_CODEBOOK, asking
 
 #: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
 _MOST_COLUMNS = 300
@@ -58,14 +58,11 @@ class Facts(NamedTuple):
         The entries of those of a codebook, in all rows; None if the table has the model's columns.
     disclosure : Disclosure
         The owner's limits.
-    digest : float
-        Of the codebook.
     """
 
     columns: Sequence[TableColumn]
     values: Mapping[str, Vector] | None
     disclosure: Disclosure
-    digest: float
 
 
 def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[TableColumn]:
@@ -130,7 +127,7 @@ def description(question: Question, objective: Any) -> Answer:
         # By all of its digits a correlation is a count; that of few rows of one kind and outcome is so by two of them.
         outcome, widest = np.trunc(100.0 * outcome) / 100.0, float(math.ceil(widest))
         outcome *= not any(_is_rare(own, few) or _outweighed(own) for own, few in zip(ends, least[count:], strict=True))
-    numbers = {"rows": float(size), "codebook": facts.digest, "widest": widest}
+    numbers = {"rows": float(size), "codebook": objective.digest, "widest": widest}
     numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
 
@@ -263,9 +260,8 @@ def describe(
         columns, names, answers, found = _over_a_grid(model, X, features, classes, timeout)
     else:
         columns, names, answers, found = _here(model, reading.sites_of(X, y, groups), classes)
-    digest = 0.0 if model.codebook is None else model.codebook.digest
-    prefix = "has another codebook than the server: give all sites the same file"
-    found += [Finding(site, "", prefix, True) for site, own in answers.items() if own.numbers["codebook"] != digest]
+    odd = [site for site, own in answers.items() if own.numbers["codebook"] != model._digest]
+    found += [Finding(site, "", f"has {OTHER_CODEBOOK}", True) for site in odd]
     text, rows = list[str](), list[dict[str, Any]]()
     if answers:
         cells = Cells(columns, names, answers)
@@ -332,8 +328,7 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
     columns = reading.columns_in(sites[0].features) if model.codebook is None else []
     # The column of clusters is no feature.
     order = [name for name in columns if name != model.cluster] or None
-    answers = dict[str, Answer]()
-    found, names = list[Finding](), list[str]()
+    answers, found, names = dict[str, Answer](), list[Finding](), list[str]()
     for own in sites:
         # As the table of a fit calls it.
         called = own.name if isinstance(own.site, str) else f"site {own.site}"

@@ -636,6 +636,7 @@ class FederatedCoxRegression(Federated):
     The `y` of :meth:`fit` has two columns: the times, and 1 for an event or 0 for a censored row, in this order. Or it
     is scikit-survival's structured array of a boolean event and a time. A structured array or a frame may have the
     fields ``"entry"``, the time from which on a row is under observation, and ``"strata"``, strata within the clients.
+    Spans and dates are taken in days.
 
     Parameters
     ----------
@@ -768,7 +769,7 @@ class FederatedCoxRegression(Federated):
         if len(labels) != scores.size or any(label not in known for label in labels):
             prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
             raise ConfigurationError(f"{prefix}, which are {known[:10]}")
-        hazards = np.array([found.at(known.index(label), np.ravel(undated(times))) for label in labels])
+        hazards = np.array([found.at(known.index(label), np.ravel(_numbers(times))) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
     def score(self, X: ArrayLike, y: Any) -> float:
@@ -819,12 +820,8 @@ class FederatedCoxRegression(Federated):
             Before `fit`.
         """
         check_is_fitted(self)
-        names = list(self._names(self.n_features_in_))
-        if by is not None and by not in names:
-            raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
-        column = -1 if by is None else names.index(by)
         with asked_of(self, X, y, groups) as (run, _):
-            return curves_of(run, undated(times), by, column)
+            return curves_of(run, self, _numbers(times).tolist(), by)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
@@ -840,8 +837,8 @@ class FederatedCoxRegression(Federated):
         if pair[0].dtype.kind == "M" and _ENTRY not in more:
             raise ConfigurationError("y has dates, and no 'entry'; expected times since each row's start, such as days")
         try:
-            times, events = (own.astype(np.float64) for own in pair)
-            entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
+            times, events = map(_numbers, pair)
+            entry = _numbers(more[_ENTRY]) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"y has times, events or entries that are no numbers; {_EXPECTED}") from error
         strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
@@ -852,6 +849,12 @@ class FederatedCoxRegression(Federated):
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
 
+def _numbers(given: Any) -> Vector:
+    """Return numbers as they are, and spans and dates in days, not microseconds: others give days as numbers."""
+    own = undated(np.asarray(given))
+    return np.asarray(own.astype(np.float64) / (8.64e10 if own.dtype.kind in "mM" else 1.0))
+
+
 def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
     """Return the fields of targets in their order, those that are known by name apart, and what was given."""
     array = y if hasattr(y, "columns") else np.asarray(as_table(y, "y"))
@@ -859,7 +862,7 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
     if not names:
         columns = list(np.atleast_2d(array.T)) if array.ndim else []
         return columns, {}, f"{len(columns)} columns without names"
-    fields = {name: undated(np.asarray(y[name])) for name in names}
+    fields = {name: np.asarray(y[name]) for name in names}
     more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"
 

@@ -53,7 +53,7 @@ from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES
 from flwr_fco.tables.reports import Reported, aligned_columns
-from flwr_fco.tables.sites import asked_of, reasons_of, site_of
+from flwr_fco.tables.sites import asked_of, check_codebook, reasons_of, site_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8
@@ -85,6 +85,7 @@ def _edges_of(numbers: Mapping[str, float]) -> Vector:
 @answers_to("quality")
 def quality(question: Question, objective: Objective) -> Answer:
     """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
+    check_codebook(question, objective)
     own = judged(objective)
     w = question.vectors["primal"]
     scores = own.scores(w)
@@ -203,7 +204,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
             raise ProtocolError("it has not said how good the model is, on as many rows")
         _check_bins(answer) if "rows" in answer.vectors else _check_calibration(answer, first.numbers)
 
-    answers = questions.ask(run, Request("quality", {}, _WANTED, check=_check), point)
+    answers = questions.ask(run, Request("quality", {"codebook": model._digest}, _WANTED, check=_check), point)
     left_out = reasons_of(run, sites)
     if not answers:
         raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
@@ -324,6 +325,7 @@ def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64
     """Return the times asked for, and the group of each row."""
     if not isinstance(objective, CoxRegression):
         raise ConfigurationError(f"the server asks for survival curves of {type(objective).__name__}, without times")
+    check_codebook(question, objective)
     numbers = question.numbers
     times = _edges_of(numbers)
     if _BY not in numbers:
@@ -404,24 +406,27 @@ def _check_curves(answer: Answer) -> None:
         raise ProtocolError("it says more events than rows at risk, or more of these, or in its test, than it has rows")
 
 
-def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> Curves:
+def curves_of(run: Run, model: Any, times: Sequence[float], by: str | None) -> Curves:
     """Ask all sites of a run about their survival, and return the curves of all rows.
 
     Parameters
     ----------
     run : Run
         A run of the sites.
+    model : estimator
+        Whose columns they have.
     times : sequence of float
         Up to when survival is asked for.
     by : str, optional
         The column of the groups.
-    column : int
-        Its place.
     """
     ends = np.unique(np.asarray(times, dtype=np.float64))
     if not ends.size or not (np.isfinite(ends) & (ends >= 0.0)).all():
         raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0")
-    numbers = _numbered(ends) | ({} if by is None else {_BY: float(column)})
+    names = list(model._names(model.n_features_in_))
+    if by is not None and by not in names:
+        raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
+    numbers = _numbered(ends) | {"codebook": model._digest} | ({} if by is None else {_BY: float(names.index(by))})
     shapes = dict.fromkeys(("risk", "events"), (2 * ends.size,)) | {"test": (3,)}
     request = Request("curves", numbers, ("reported",), shapes, check=_check_curves)
     answers = questions.ask(run, request, np.zeros(run.problem.layout.size))

@@ -190,14 +190,14 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     if any(map(np.ma.is_masked, (own.features, own.y, own.weights))):
         raise PublicError(f"{own.name} has entries that are masked; leave such rows out, or fill them in")
     X, clusters = taken(own.features, cluster, needed=needed)
-    own = own._replace(features=X, clusters=clusters)
+    own = own._replace(clusters=clusters)
     if codebook is None:
-        return own
+        return own._replace(features=X)
     if own.y is None and not codebook.outcome:
         prefix = f"{own.name} gives no y, and the codebook has no outcome"
         raise PublicError(f"{prefix}: name its columns, Codebook(..., outcome={{'death': Column(levels=[0, 1])}})")
     book = codebook if own.y is None else replace(codebook, outcome={})
-    values = book.parsed(X, own.name)
+    values = book.parsed(own.features, own.name)
     kept = book.complete(values, own.name)
     for name, given in (("y", own.y), ("sample_weight", own.weights)):
         if given is not None and len(given) != kept.size:
@@ -206,7 +206,7 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     numbers = np.arange(kept.size) if own.site is None else None
     read = own._replace(features=None, rows=numbers).at(kept)
     y = book.target(complete) if own.y is None else read.y
-    return read._replace(features=type(X)(book.made(complete)), y=y, values=values)
+    return read._replace(features=type(own.features)(book.made(complete)), y=y, values=values)
 
 
 def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:

@@ -22,8 +22,8 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable, quiet
 from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.messages.protocol import Answer, Described, Node, Question
-from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
+from flwr_fco.messages.protocol import Answer, Described, Question
+from flwr_fco.objectives import CoxRegression, Linear, Objective
 from flwr_fco.objectives.design import dense, moments
 from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.simulation import InProcessGrid
@@ -37,9 +37,9 @@ from flwr_fco.tables.reading import is_grid
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
 #: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether they are
-#: unequal, whether columns are dense, the codebook's digest (of counts also their mean); and columns' means, variances,
-#: and these again where a column varies in a stratum.
-_NUMBERS = ("loss", "mass", "weighted", "dense", "codebook")
+#: unequal, whether columns are dense, the mean of counts; and columns' means, variances, and these again where a column
+#: varies in a stratum.
+_NUMBERS = ("loss", "mass", "weighted", "dense", "mean")
 _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
@@ -50,9 +50,17 @@ _FEWEST = 10
 _FAR = 1e2
 #: Rounding error of a mean, relative to it.
 _ROUNDING = 1e-12
+#: What a site has whose columns are not the server's.
+OTHER_CODEBOOK = "another codebook than the server, or one of the two has none: give all sites the same file"
 
 
 # --- at a site --------------------------------------------------------------------------------------------------------
+
+
+def check_codebook(question: Question, objective: Objective) -> None:
+    """Refuse a question about columns that are made by another codebook."""
+    if question.numbers.get("codebook", 0.0) != getattr(objective, "digest", 0.0):
+        raise PublicError(f"this site has {OTHER_CODEBOOK}")
 
 
 @answers_to("first")
@@ -63,6 +71,7 @@ def first(question: Question, objective: Objective) -> Answer:
     is 1 if the weights are unequal. ``within`` are the variances of columns that vary in a stratum of survival times.
     """
     assert isinstance(objective, Linear)
+    check_codebook(question, objective)
     # Of an earlier fit that has not ended.
     objective.state.pop(CENTRE, None)
     objective.shift(np.zeros(objective.features.shape[1]))
@@ -70,10 +79,7 @@ def first(question: Question, objective: Objective) -> Answer:
     known = objective.moments()
     vectors = {"gradient": gradient, **dict(zip(_COLUMNS, (*known, varied(objective, *known)), strict=True))}
     numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
-    numbers["dense"] = isinstance(objective.features, np.ndarray)
-    numbers["codebook"] = getattr(getattr(objective, "facts", None), "digest", 0.0)
-    if isinstance(getattr(objective, "with_intercept", objective), Poisson):
-        numbers["mean"] = counted(objective)[0]
+    numbers |= {"dense": isinstance(objective.features, np.ndarray), "mean": counted(objective)[0]}
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
 
 
@@ -173,8 +179,9 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
 def reasons_of(run: Run, sites: Sequence[Any] = ()) -> list[str]:
     """Return who has not answered, by the names of `sites` if there are any, and why."""
     names: dict[int | None, str] = {place: f"site {site}" for place, site in enumerate(sites)}
-    rows = [(Node(row.node_id, row.partition_id).site, row.reason) for row in run.left_out]
-    return [f"{names.get(site, f'partition {site}')}: {reason}" for site, reason in rows]
+    # A node that hangs has not said its partition.
+    names |= {own: f"partition {own}" for row in run.left_out if (own := row.partition_id) not in {None, *names}}
+    return [f"{names.get(row.partition_id, f'node {row.node_id}')}: {row.reason}" for row in run.left_out]
 
 
 def site_of(answer: Answer, sites: Sequence[Any]) -> str:
@@ -198,24 +205,21 @@ def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
         raise ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
 
-def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: int, *, counts: bool) -> list[Answer]:
-    """Return what all sites of a grid say first, of counts also their mean."""
-    run = prepared(asking(least, tables), grid, start, timeout)
+def first_answers(model: Any, grid: Any, start: Any, tables: Tables, least: int) -> list[Answer]:
+    """Return what all sites of a grid say first."""
+    run = prepared(asking(least, tables), grid, start, model._timeout)
     size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
     shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
-    answers = ask(run, Request("first", {}, (*_NUMBERS, *["mean"] * counts), shapes), np.zeros(size))
+    answers = ask(run, Request("first", {"codebook": model._digest}, _NUMBERS, shapes), np.zeros(size))
     check_count(len(answers), least, reasons_of(run))
     return answers
 
 
-def check_first(answers: Sequence[Answer], digest: float) -> None:
-    """Refuse another codebook, and rows that weigh nothing, or ten times the median: these would decide alone."""
+def check_masses(answers: Sequence[Answer]) -> None:
+    """Refuse rows that weigh nothing, or ten times the median: these would decide alone."""
     means = [answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers]
     usual = sorted(means)[(len(means) - 1) // 2]
     for answer, mean in zip(answers, means, strict=True):
-        if answer.numbers["codebook"] != digest:
-            prefix = f"partition {answer.partition} has another codebook than the server"
-            raise ConfigurationError(f"{prefix}, or one of the two has none; give all the same file")
         if not 0.0 < mean <= _HEAVIEST * usual:
             raise ConfigurationError(
                 f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' median "

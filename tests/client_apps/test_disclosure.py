@@ -240,7 +240,7 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
     assert lines() == [
         who + "'query.question/first'; sent 31 numbers about 12 rows (31 in this run): gradient[7], means[6], "
-        "variances[6], within[6], loss, mass, weighted, dense, codebook, num-examples",
+        "variances[6], within[6], loss, mass, weighted, dense, mean, num-examples",
         who + "'query.partition'; sent 1 numbers (32 in this run): partition-id",
         who + "'query.table'; sent 7 numbers about 12 rows (39 in this run): deviations[6], num-examples",
         who + "'query.names'; sent 0 numbers (39 in this run): none",

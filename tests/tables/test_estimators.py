@@ -715,10 +715,10 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
 def test_a_constant_column_gets_0_and_is_named(value, copies):
     """Also where a mean of many rows is rounded."""
     wide = np.c_[ROWS, np.full(120, value)]
-    for model, targets in (
-        (tables.FederatedCoxRegression(), TIMES),
-        (FederatedLasso(0.0), SCORES),
-        (FederatedLogisticRegression(1.0, penalty_factor=[1, 1, 1, 0]), LABELS),
+    for model, targets, where in (
+        (tables.FederatedCoxRegression(), TIMES, "stratum, whose own hazard takes it up. Leave it out$"),
+        (FederatedLasso(0.0), SCORES, "site, whose own level takes it up. Leave .* or give site_intercepts='common'"),
+        (FederatedLogisticRegression(1.0, penalty_factor=[1, 1, 1, 0]), LABELS, "site, .*'common'"),
     ):
         more, fewer, y = ([np.concatenate([own] * copies) for own in parts(each)] for each in (wide, ROWS, targets))
         with pytest.warns(UserWarning, match=r"x3: constant at .*nothing is known of its coefficient"):
@@ -726,7 +726,7 @@ def test_a_constant_column_gets_0_and_is_named(value, copies):
         plain = clone(model).set_params(penalty_factor=None).fit(fewer, y)
         assert_allclose(np.ravel(model.coef_), [*np.ravel(plain.coef_), 0.0], atol=1e-6)
         assert_allclose(model.predict(wide), plain.predict(ROWS), atol=1e-6)
-        refused("no intervals: x3: constant at", model.fit, more, y, intervals=True)
+        refused(f"no intervals: x3: constant at each {where}", model.fit, more, y, intervals=True)
     with warnings.catch_warnings(action="error"):
         # A penalised column is 0 anyway.
         assert FederatedLasso(0.1).fit(parts(wide), parts(SCORES)).coef_[3] == 0.0
@@ -748,11 +748,13 @@ def test_without_an_intercept_a_constant_column_is_one(value, noise):
     assert_allclose([row["estimate"] for row in table], np.linalg.lstsq(wide, y)[0], rtol=1e-6)
 
 
-def test_a_column_of_the_sites_or_of_strata_tells_nothing_within_them():
-    strata = (np.arange(120) % 2).astype(float)
+def test_a_column_of_the_sites_of_strata_or_of_who_is_never_at_risk_tells_nothing():
+    strata, early = (np.arange(120) % 2).astype(float), np.arange(120) % 40 < 2
     y = pd.DataFrame(TIMES, columns=["time", "event"]).assign(strata=strata)
-    for column, targets in ((SITES, TIMES), (SITES + 10.0 * strata, y)):
-        with pytest.warns(UserWarning, match="x3: constant at each site"):
+    same, other = "constant at each site", "follows .*, or is the same in all rows at risk at each event"
+    never = SCORES * early, TIMES * ~early[:, None], other
+    for column, targets, why in ((SITES, TIMES, same), (SITES + 10.0 * strata, y, same), never):
+        with pytest.warns(UserWarning, match=f"x3: {why}"):
             model = tables.FederatedCoxRegression().fit(parts(np.c_[ROWS, column]), parts(targets))
         plain = tables.FederatedCoxRegression().fit(parts(ROWS), parts(targets))
         assert model.coef_[3] == 0.0

@@ -564,8 +564,7 @@ def test_the_numbers_of_a_published_meta_analysis():
 
 
 def test_errors_that_vary_have_welchs_test():
-    rng = np.random.default_rng(1)
-    groups = [rng.normal(scale=1.0 + m, size=5 + 2 * m) for m in range(5)]
+    groups = [np.random.default_rng(m).normal(scale=1.0 + m, size=5 + 2 * m) for m in range(5)]
     summaries = (np.array([[of(own)] for own in groups]) for of in (np.mean, stats.sem, lambda own: len(own) - 1.0))
     assert_allclose(between(*summaries)["p of Q"], stats.f_oneway(*groups, equal_var=False).pvalue, rtol=1e-9)
 

@@ -6,6 +6,7 @@ import warnings
 from datetime import date
 from decimal import Decimal
 from functools import partial
+from itertools import product
 
 import hospitals
 import numpy as np
@@ -193,10 +194,8 @@ def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_si
     if at_a_site == [0, 1]:
         fit(app=app, classes=[0.0, 1.0])
     message = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
-    if at_a_site != [0, 1]:
-        for app in ({"classes": at_a_site}, {}):
-            for raises in (True, False):
-                refused(message, fit, app=app, raise_errors=raises, kind=(ConfigurationError, ClientError))
+    for own, raises in [] if at_a_site == [0, 1] else product((app, {}), (True, False)):
+        refused(message, fit, app=own, raise_errors=raises, kind=(ConfigurationError, ClientError))
 
 
 def two(coding, y):
@@ -529,7 +528,8 @@ def test_missing_entries_are_refused_or_left_out_with_their_rows(caplog):
 def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
     """And takes tables as they come wherever it takes rows, at a new site too."""
     plain = logistic().fit(PARTS, DEATHS)
-    model = logistic(BOOK).fit(dict(zip(BOOK.sites, COHORTS, strict=True)))
+    # A column of clusters may be a feature.
+    model = logistic(BOOK, cluster="stage").fit(dict(zip(BOOK.sites, COHORTS, strict=True)))
     assert_array_equal(model.coef_, plain.coef_)
     assert tuple(model.feature_names_in_) == BOOK.features
     assert_array_equal(model.predict(hospital(7)), plain.predict(by_hand(hospital(7))))
@@ -775,11 +775,11 @@ def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
     assert set(table.table()["site"]) == {"Oslo", "Tromso", "Molde"}
     refused(r"Bergen: .*18 to 110.*stop=False", described_over_a_grid, study_model(), sites)
     columns = hospitals.STUDY | {"age": Column(range=(0.0, 120.0))}
-    other = FederatedLogisticRegression(codebook=hospitals.codebook("classes", columns, sites=PLACES))
-    server = study_model().set_params(num_clients=1)
+    other = FederatedCoxRegression(codebook=hospitals.codebook("times", columns, sites=PLACES))
+    server = study_model("times").fit(hospitals.study()).set_params(num_clients=1)
     with grid_of(other, [sites["Oslo"]]) as grid:
-        for act in (server.describe, server.fit):
-            refused("(Oslo:|partition 0) has another codebook than the server", act, grid)
+        for act in (partial(server.curves, times=[9.0]), server.quality, server.describe, server.fit):
+            refused("(Oslo:|: this site) has another codebook than the server", act, grid)
 
 
 def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():

@@ -203,15 +203,16 @@ TABLES = [own.assign(sex=(own["sex"] > 0.0).astype(float)) for own in X]
 def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     model = FederatedCoxRegression(0.1).fit(TABLES, TARGETS)
     times = [5.0, 20.0, 80.0]
-    here = model.curves(TABLES, TARGETS, times=times, by="sex")
+    # Spans are days, as numbers beside them.
+    first = TARGETS[0].assign(time=pd.to_timedelta(TARGETS[0]["time"], "D"))
+    here = model.curves(TABLES, [first, *TARGETS[1:]], times=times, by="sex")
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True))) as grid:
         there = model.curves(grid, times=times, by="sex")
     assert (f"{there}", there.rows) == (f"{here}", here.rows)
     y = pd.concat(TARGETS)[pd.concat(TABLES)["sex"].to_numpy() == 1.0]
     row = here.rows[4]
     assert (row["group"], row["events"]) == ("sex=1", (y["event"] & (y["time"] > 5.0) & (y["time"] <= 20.0)).sum())
-    late = (y["entry"] > 5.0) & ~(y["event"] & (y["time"] <= 20.0))
-    half = 0.5 * ((y["time"] < 20.0) & ~y["event"]) + 0.5 * late
+    half = 0.5 * ((y["time"] < 20.0) & ~y["event"]) + 0.5 * ((y["entry"] > 5.0) & ~(y["event"] & (y["time"] <= 20.0)))
     assert row["at risk"] == ((y["time"] > 5.0) & (y["entry"] < 20.0)) @ (1.0 - half)
     assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
     nobody = model.curves([own.assign(sex=0.0) for own in TABLES], TARGETS, times=times, by="sex").rows[4]
