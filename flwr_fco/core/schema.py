@@ -22,7 +22,7 @@ _LETTERS = 60
 _UNITS = 5.0
 _FAR = 100.0
 #: The root of a rate times a squared deviation that is twice what a logistic loss bears at 0; squares bear an eighth.
-#: Of the size of most numbers, far from 0, twice as much.
+#: Of columns that are far from 0 together, twice as much.
 _LONG = 4.0
 
 
@@ -137,9 +137,9 @@ class Scales:
         deviations : ndarray of float64, shape (d,)
             One of 0 is not compared.
         size : float, default 0.0
-            Of most entries of some column.
+            How far from 0 the columns are together.
         """
-        self._far = max(self._far, (0.5 * size, f"most numbers of a column are beyond {size:g} at {site}"))
+        self._far = max(self._far, (0.5 * size, f"the columns are together more than {size:g} from 0 at {site}"))
         if deviations.shape != self._low.shape:
             return
         for extreme, at, beyond in (

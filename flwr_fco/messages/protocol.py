@@ -526,7 +526,7 @@ class Described(NamedTuple):
     examples : int, optional
         Number of rows, which all later replies must report; None where the run is private or the owner limits rows.
     size : float, default 0.0
-        A power of two that the sizes of most entries of some column are above; 0 where no deviations are said.
+        A power of two that the columns are farther from 0 than, together; 0 where no deviations are said.
     """
 
     columns: tuple[str, ...] | None = None

@@ -318,10 +318,10 @@ def _powers(block: Any, means: Vector, shares: Vector) -> NDArray[np.float64]:
 
 
 def scales_of(features: Features) -> tuple[Vector, float]:
-    """Return the standard deviation of each column, shape (d,), and a size that most entries of some column are above.
+    """Return the standard deviation of each column, shape (d,), and how far from 0 the columns are together.
 
-    The size is a power of two below those of three quarters of some entries, so that no mean follows from it, and 0 in
-    fewer than 20 rows. A deviation is 0 where it says more of the rows than of a unit: in fewer than 20 rows; of a
+    That is a power of two below the length of the vector of what three quarters of some entries of each column are
+    beyond, on one side of 0, so that no mean follows from it, and 0 in fewer than 20 rows. A deviation is 0 where it says more of the rows than of a unit: in fewer than 20 rows; of a
     column of fewer than six values, as a constant, an indicator or a dark pixel has; of one that is mostly zero, as a
     pixel's at the edge is; and where a few rows make the deviation: its logarithm has a standard error of
     sqrt((k - 1) / 4n) with k the kurtosis, and is not said above .16.
@@ -348,6 +348,8 @@ def scales_of(features: Features) -> tuple[Vector, float]:
     # A column without variance has few values.
     units = np.where(variances > 0.0, variances, 1.0)
     few |= fourth / units**2 - 1.0 > _VARIANCE * n
-    sizes = np.sort(np.abs(some[::4]), axis=0)
-    digits, power = np.frexp(sizes[len(sizes) // 4].max(initial=0.0))
+    ordered = np.sort(some[::4].astype(np.float64), axis=0)
+    quarter = len(ordered) // 4
+    # Without overflow, unlike a root of squares.
+    digits, power = np.frexp(np.hypot.reduce(np.maximum(0.0, np.maximum(ordered[quarter], -ordered[-1 - quarter]))))
     return np.where(few, 0.0, np.sqrt(variances)), float(np.ldexp(np.ceil(digits), power - 1))

@@ -75,7 +75,7 @@ def test_deviations_are_numpys_but_of_columns_that_have_no_unit(count, dtype):
     expected[3:] = 0.0
     for form in (np.asarray, sparse.csr_array):
         (found, size), (few, none) = (scales_of(as_rows(form(own))) for own in (-matrix, matrix[:19]))
-        assert_allclose([*found, size, *few, none], [*expected, 512.0, *np.zeros(9)], rtol=1e-9)
+        assert_allclose([*found, size, *few, none], [*expected, 1024.0, *np.zeros(9)], rtol=1e-9)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
