@@ -321,10 +321,11 @@ def scales_of(features: Features) -> tuple[Vector, float]:
     """Return the standard deviation of each column, shape (d,), and how far from 0 the columns are together.
 
     That is a power of two below the length of the vector of what three quarters of some entries of each column are
-    beyond, on one side of 0, so that no mean follows from it, and 0 in fewer than 20 rows. A deviation is 0 where it says more of the rows than of a unit: in fewer than 20 rows; of a
-    column of fewer than six values, as a constant, an indicator or a dark pixel has; of one that is mostly zero, as a
-    pixel's at the edge is; and where a few rows make the deviation: its logarithm has a standard error of
-    sqrt((k - 1) / 4n) with k the kurtosis, and is not said above .16.
+    beyond, on one side of 0, so that no mean follows from it, and 0 in fewer than 20 rows. A deviation is 0 where
+    it says more of the rows than of a unit: in fewer than 20 rows; of a column of fewer than six values, as a
+    constant, an indicator or a dark pixel has; of one that is mostly zero, as a pixel's at the edge is; and where a
+    few rows make the deviation: its logarithm has a standard error of sqrt((k - 1) / 4n) with k the kurtosis, and
+    is not said above .16.
 
     Parameters
     ----------
