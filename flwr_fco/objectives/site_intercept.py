@@ -64,9 +64,11 @@ class Profiled(Coupled):
 
     def best(self, s: Scores, y: Targets) -> float:
         """Return the best b, to machine precision; of one that is infinite a number so large that nothing is lost."""
-        if self._known is None or not np.array_equal(self._known[0], s):
-            self._known = s.copy(), min(max(self.idle(y), -_FAR), _FAR) or self._root(s, y)
-        return self._known[1]
+        known = self._known
+        if known is None or not np.array_equal(known[0], s):
+            # In a variable: another thread may set it meanwhile.
+            known = self._known = s.copy(), min(max(self.idle(y), -_FAR), _FAR) or self._root(s, y)
+        return known[1]
 
     def _root(self, s: Scores, y: Targets) -> float:
         from scipy.optimize import brentq
