@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from threading import RLock
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
@@ -55,6 +56,8 @@ _CONSTANT = 1e-13
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
+#: Held by a fit over a grid: sites have the centre of one fit's columns, and others would go on about that.
+_one_fit = RLock()
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -85,6 +88,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "coef_")
 
     def summary(self) -> Summary:
         """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
@@ -324,6 +330,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         self._check_settings()
         chosen = checked("intervals", intervals, bool | Intervals)
+        # Half of an earlier fit, beside the columns and classes of one that an error ends, would be a third model.
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         self._table: Table | None = None
         self.without_ = rows[-1]
         self._timeout = checked("timeout", timeout, float, POSITIVE)
@@ -333,16 +342,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         outputs = self._outputs(clients, classes)
         objectives = self._objectives(clients)
         with ExitStack() as stack:
+            if over_grid:
+                stack.enter_context(_one_fit)
             grid = rows[0] if over_grid else stack.enter_context(connected(objectives))
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())
                 stack.enter_context(progress_bar(grid, None))
             if over_grid:
-                sites = self._sites_over(grid, features, outputs)
-            else:
-                sites = self._sites_here(grid, clients, objectives, outputs)
-            return self._solved(sites, outputs)
+                return self._solved(self._sites_over(grid, features, outputs), outputs)
+            return self._solved(self._sites_here(grid, clients, outputs), outputs)
 
     def _outputs(self, clients: Sequence[reading.Client], classes: Any) -> int:
         """Return how many scores a row has."""
@@ -507,11 +516,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 objective.folds = fold[own.rows]
         return objectives
 
-    def _sites_here(
-        self, grid: Any, clients: Sequence[reading.Client], objectives: Sequence[Objective], outputs: int
-    ) -> Sites:
+    def _sites_here(self, grid: Any, clients: Sequence[reading.Client], outputs: int) -> Sites:
         """Return what sites in this process say first."""
-        d = objectives[0].layout["coefficients"].shape[0]
+        d = clients[0].features.shape[1]
         self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         self._sites = [own.site for own in clients]
         start = self._start(d, outputs)
@@ -542,7 +549,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.standardize:
             sites.check_scales(names or range(d))
         self.n_features_in_ = d
-        self.__dict__.pop("feature_names_in_", None)
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
         self._on_trust = not tables.all_named
@@ -697,9 +703,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _solved_there(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
-        total = sites.total
+        self._total = sites.total
         names = self._names(self.n_features_in_)
-        psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
+        psi = self._penalty(self._strength(self._total) if self._path is None else 1.0, outputs)
         if self._path is not None and isinstance(psi, Zero):
             prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
             raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
@@ -707,7 +713,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > sites.rows:
             text = f"{self.n_features_in_} columns, {sites.rows:.0f} rows and no penalty: many models fit the"
             warnings.warn(f"{text} rows as well, and this is one; give a penalty, or fewer columns", stacklevel=5)
-        self._total = total
         # By the squares it is seen whether another fit has the same rows at the same sites.
         squares = np.sum([np.square(own.weight * own.vectors["gradient"]) for own in sites.answers], axis=0)
         self._slopes = np.array([sites.slopes, squares])
@@ -716,9 +721,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tolerance = strategy.tolerance
         inference = None if self._intervals is None else Inference(self, sites)
         self.n_iter_ += inference is not None
-        for name in ("path_", "strength_", "covariance_", "log_likelihood_", "class_count_"):
-            # Of an earlier fit.
-            self.__dict__.pop(name, None)
         try:
             start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
             result = strategy.start(sites.grid, start, rounds, sites.timeout)
@@ -736,8 +738,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ += len(metrics)
         self.duality_gap_ = float(last.get("duality-gap", math.nan))
         # The tolerance is `tol` times the loss with an intercept alone.
-        unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
-        unsolved = unbounded or not run_of(strategy).finished()
+        unsolved = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol) or not run_of(strategy).finished()
         if unsolved:
             prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
             ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
