@@ -379,7 +379,7 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
     if up.steps is None or not is_number(up.steps) or up.steps != int(up.steps) or up.steps < 1:
         raise ProtocolError(f"it reports {up.steps!r} local steps, expected a whole number >= 1")
     if up.steps > most * (_OWN_LOOPS if own_loops and first else 1.0):
-        raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
+        raise FormError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
     if not first and up.elapsed is not None:
         # Lengths are compared per unit of it.
         raise ProtocolError(f"the metric 'elapsed' is {up.elapsed!r:.50}, expected none after a minimisation")
@@ -388,7 +388,7 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
     expected = up.steps * (1.0 if math.isnan(rate) else rate)
     factor = _OWN_LOOPS if own_loops else 1.0 + _ROUNDING
     if first and not expected / factor <= up.step_sizes <= expected * factor:
-        raise ProtocolError(f"it reports elapsed={up.elapsed:g} after {up.steps} steps of size {rate:g}{advice}")
+        raise FormError(f"it reports elapsed={up.elapsed:g} after {up.steps} steps of size {rate:g}{advice}")
 
 
 _LOOPS_ADVICE = "; clients that train with flwr_fco.torch.local_training need bounds=Bounds(own_loops=True)"

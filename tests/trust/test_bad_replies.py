@@ -214,13 +214,13 @@ def test_a_round_that_does_not_count_leaves_the_state_as_it_is(fault, nodes, opt
 def test_a_run_of_which_no_round_counted_is_an_error_with_its_reason():
     """What no round could count ends it after two; anything else is played to the end."""
     shorter = with_increment(lambda arrays: {"increment": arrays["increment"][:-1]})
-    broken = error(2, "ZeroDivisionError: division by zero\nTraceback ...")
     kind, why = "flwr_fco.errors.ConfigurationError", "the server asks for batches of 1 rows"
     for fault, said, rounds in (
         (shorter, rf"can count, in 2 rounds .*float64\[{FEATURES}\]", 2),
         (error(2, f"Traceback ...\n{kind}: {why}"), rf"can count, in 2 rounds .*{why}", 2),
         (error(2, f"<class '{kind}'>:<'{why}'>"), rf"can count, in 2 rounds .*: ConfigurationError: {why}", 2),
-        (broken, "12 replies: error 2: ZeroDivisionError", 3),
+        (says(**{"local-steps": 99}), r"can count, in 2 rounds .*Bounds\(own_loops=True\)", 2),
+        (error(2, "ZeroDivisionError: division by zero\nTraceback ..."), "12 replies: error 2: ZeroDivisionError", 3),
     ):
         with pytest.raises(NothingTrainedError, match=said) as caught:
             struck(fault, rounds=range(9), nodes=range(10))
