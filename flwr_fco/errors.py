@@ -17,9 +17,9 @@ __all__ += ["UnsupportedPairError"]
 
 #: Advice when the ClientApp of a FedAvg project meets a strategy that sends duals.
 FOR_A_MODEL = (
-    "This is what a ClientApp of FedAvg does with a message that holds no model but a dual: give the strategy "
-    'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training (docs/tutorials/pytorch.md, about '
-    "ten lines)"
+    "This is what a ClientApp of FedAvg does with a message whose arrays are a dual and no model: give the strategy "
+    'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training, which loads the model itself '
+    "(docs/tutorials/pytorch.md, about ten lines)"
 )
 
 
@@ -70,7 +70,8 @@ def advice_on(text: str, *, foreign: bool, short: bool = False) -> str:
     """
     otherwise = SHORT_MOD if short else FOR_A_MODEL if foreign else ""
     advice = next((advice for sign, advice in _SIGNS.items() if sign in text), otherwise)
-    return f". {advice}" if advice else ""
+    # An error of PyTorch ends with a full stop, and a space.
+    return f"{'.' * (not text.endswith(('.', '. ')))} {advice}" if advice else ""
 
 
 class FlwrFcoError(Exception):
@@ -134,7 +135,7 @@ class ProtocolError(FlwrFcoError, ValueError):
 
 
 class FormError(ProtocolError):
-    """A reply that no round can count: other names, shapes or keys than the method's."""
+    """A reply that no round can count: other names, shapes, keys or work than the method's."""
 
 
 class ClientError(FlwrFcoError, RuntimeError):
