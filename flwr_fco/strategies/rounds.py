@@ -270,10 +270,9 @@ def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
 
 def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -> None:
     """Keep the metrics that a hook of the user's has returned."""
-    if found is None:
-        return
-    history[number] = metrics_of(found, who, ", or None")
-    logger.info("\t└──> %s", history[number])
+    if found is not None:
+        history[number] = metrics_of(found, who, ", or None")
+        logger.info("\t└──> %s: %s", who.rpartition(".")[2], history[number])
 
 
 def metrics_of(found: Any, who: str, otherwise: str) -> MetricRecord:

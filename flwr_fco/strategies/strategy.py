@@ -150,7 +150,7 @@ class CompositeStrategy(Options):
         lines = self.describe()
         logger.info("\t├──> %s settings:", type(self).__name__)
         for i, (title, text) in enumerate(lines):
-            logger.info("\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
+            logger.info("\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, " ".join(text.split()))
         super().summary()
 
     # --- a run ----------------------------------------------------------------------------------------------------

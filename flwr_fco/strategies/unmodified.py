@@ -67,8 +67,7 @@ def _check_density(options: Any) -> None:
             raise ConfigurationError(f"{prefix}. Leave one of them out; {which}")
     density: Density = options._density
     if options._scope == "joint" and isinstance(whole, PerParameter):
-        prefix = 'a PerParameter is about single arrays: take density=Density(..., scope="layers"), or leave one out'
-        raise ConfigurationError(prefix)
+        raise ConfigurationError('a PerParameter is of single arrays: Density(..., scope="layers"), or leave one out')
     if not isinstance(options.mirror_map, Product):
         options.mirror_map.require(HardSparsity(density=density.share))
 

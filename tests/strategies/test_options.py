@@ -147,7 +147,7 @@ REFUSED = [
     (FedDualAvg, {**UNMODIFIED, "density": 0.1, "work": Steps(3)}, "each of them says how fast"),
     (FedDualAvg, {**UNMODIFIED, "density": 0.1, "regularizer": L1(1.0)}, "is a psi of its own, beside which"),
     (FedDualAvg, {**UNMODIFIED, "regularizer": L1(0.3), "client_lr": 0.05}, "how fast the weight of psi grows"),
-    (FedDualAvg, {"density": fco.Density(0.1, "global"), "regularizer": fco.PerParameter({"*": Zero()})}, "take dens"),
+    (FedDualAvg, {"density": fco.Density(0.1, "global"), "regularizer": fco.PerParameter({"*": Zero()})}, "single arr"),
     (FedDualAvg, {"density": 0.1, "mirror_map": fco.SimplexEntropy()}, "cannot be combined"),
     (FedDualAvg, {"wire": fco.Short()}, "wire=.*with density= alone"),
     (fco.FedAvgSubgradient, {"wire": fco.Short()}, "with density= alone"),
