@@ -3,6 +3,7 @@
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.torch import ClientApp, local_training  # instead of: from flwr.clientapp import ClientApp
 from pytorch_sparse.task import Net, load_data, load_file
 from pytorch_sparse.task import test as test_fn
@@ -15,6 +16,9 @@ def _loaders(context):
     config, node = context.run_config, context.node_config
     if "data-path" in node:
         return load_file(node["data-path"], config["batch-size"])
+    if not config["mnist"]:
+        # This error ends the run; after any other the server goes on, with the nodes that are left.
+        raise ConfigurationError("no images: give the run -c \"mnist='FOLDER'\", or the node a data-path (README.md)")
     return load_data(
         node["partition-id"], node["num-partitions"], config["batch-size"], config["mnist"], config["num-images"]
     )

@@ -16,9 +16,9 @@ app = ServerApp()
 
 def make_strategy(config):
     """Return FedDualAvg with an l1 norm, or without one, which is FedAvg to the last digit."""
-    sparse = config["strategy"] == "FedDualAvg"
+    regularizers = {"FedDualAvg": L1(float(config["strength"])), "FedAvg": Zero()}
     return FedDualAvg(
-        regularizer=L1(float(config["strength"])) if sparse else Zero(),
+        regularizer=regularizers[config["strategy"]],
         client_lr=float(config["client-lr"]),
         server_lr=float(config["server-lr"]),
         bounds=Bounds(own_loops=True),
