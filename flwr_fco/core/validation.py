@@ -163,7 +163,7 @@ def _one_apart(name: str, option: str) -> bool:
 
 def _did_you_mean(name: str, taken: Mapping[str, Any]) -> str:
     own = nearest(name, taken)
-    return "" if own is None else f"; did you mean {own}?"
+    return f"; it has {', '.join([*taken][1:])}" if own is None else f"; did you mean {own}?"
 
 
 def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did_you_mean) -> _Kind:

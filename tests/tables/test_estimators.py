@@ -57,7 +57,7 @@ def test_parameters_are_scikit_learns_and_only_the_strength_is_positional():
         assert ours().get_params().keys() - own <= theirs().get_params().keys()
         assert ours(3.0).get_params()[strength] == 3.0
         refused("positional", ours, 1.0, 0.5, kind=TypeError)
-    refused("FederatedLasso has no such option$", FederatedLasso, l1_ratio=0.5)
+    refused("FederatedLasso has no such option; it has alpha, fit_i", FederatedLasso, l1_ratio=0.5)
 
 
 def test_a_fit_that_does_not_end_says_so():
