@@ -460,6 +460,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
         given = reading.aligned(given) if apart else given
         self._on_trust = len(given) > 1 and not reading.columns_in(given[0].features)
+        self._dealt = not apart and groups is None
         clients = [self._read(own, reset=reset and not m) for m, own in enumerate(given)]
         if not apart:
             clients = reading.dealt(clients[0], groups, self.num_clients)
@@ -551,7 +552,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
-        self._on_trust = not tables.all_named
+        self._on_trust, self._dealt = not tables.all_named, False
         self._check_sites({site: int(own.examples) for site, own in zip(called, answers, strict=True)})
         return sites
 
@@ -795,7 +796,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         path = self._path
         many = len(sites.answers)
         without = "" if self.without_ is None else f", without site {self.without_}"
-        data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, of {many} site{'s' * (many > 1)}{without}"
+        where = "dealt in turn to" if self._dealt else "of"
+        data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, {where} {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"

@@ -497,10 +497,11 @@ class Inference:
         if kind is not SQUARES:
             more.append(("Rows with events" if kind is COUNTS else "Events", self._events()))
         lines = [("Intervals", f"{100 * level:g} %, {self._how(found, sums)}; q over {len(indices)} columns"), *more]
-        few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
-        text = f"of {len(own)} of {len(sums.each)} sites{self._reasons(doubted)}{few * (len(own) < _SITES)}"
-        doubt = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
-        lines += [("Own estimates", text), ("Between sites", doubt)]
+        few = "no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
+        covers = few if len(own) < _SITES else "Hartung-Knapp's interval covers a spread"
+        doubt = f"an insignificant Rao or Q does not show that they agree; {covers}"
+        text = f"of {len(own)} of {len(sums.each)} sites{self._reasons(doubted)}"
+        lines += [("Own estimates", text), ("Between sites", doubt)][: len(sums.each)]
         if trend is not None:
             text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
             text += " of rows, as if they were independent" * (sums.meat is not None)
@@ -532,9 +533,9 @@ class Inference:
         """Return observed and expected events of the sites beside a common intercept, and what is said of them."""
         if self.own:
             lines = [("Intercepts of the table", "one of each site, which has stayed there")]
-            nothing = "add nothing, of one class or without events"
-            for which, why in ((self.pooled, "share one, of too few rows for their own"), (self.idle, nothing)):
-                lines += [(f"{len(which)} site{'s' * (len(which) > 1)}", f"{first_of(which)}: {why}")] * bool(which)
+            shared = "Sites that share an intercept", self.pooled, "too few rows for their own"
+            nothing = "Sites that add nothing", self.idle, "one class only, or no events"
+            lines += [(title, f"{first_of(which)}: {why}") for title, which, why in (shared, nothing) if which]
             return [], lines
         if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []

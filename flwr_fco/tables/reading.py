@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
+from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -70,8 +71,7 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
     for name, parts in beside.items():
         if parts is not None and (not isinstance(parts, list | tuple) or len(parts) != len(X)):
             size = f" of {len(parts)}" if hasattr(parts, "__len__") else ""
-            about = f"X has {len(X)} parts, {name} is {type(parts).__name__}{size}"
-            raise ConfigurationError(f"{about}; expected a list of as many parts")
+            raise ConfigurationError(f"X has {len(X)} parts, {name} is {of_type(parts)}{size}; expected a list as long")
     columns = ([None] * len(X) if own is None else own for own in beside.values())
     return [Client(f"{prefix}{own[0]}", *own) for own in zip(sites, X, *columns, strict=True)]
 
@@ -107,10 +107,10 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
         features = as_table(own.features, own.name)
         names = columns_in(features)
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-        if sorted(names) != sorted(first) or twice:
-            about = f"{own.name} has several of the name {listed(twice)}"
-            if not twice:
-                about = difference(own.name, names_of(names), here.name, names_of(first), classes=False)
+        if twice:
+            raise ConfigurationError(f"{own.name} has several columns of the name {listed(twice)}; expected one")
+        if sorted(names) != sorted(first):
+            about = difference(own.name, names_of(names), here.name, names_of(first), classes=False)
             raise ConfigurationError(
                 f"{own.name} has the columns {listed(names) or 'of an array'}, {here.name} has "
                 f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
@@ -251,7 +251,7 @@ def read_site(
         raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
     if twice := [name for name in dict.fromkeys(names or ()) if (names or ()).count(name) > 1]:
-        raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one of each")
+        raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one")
     try:
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -366,8 +366,7 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
         If there is no such site, or no other one.
     """
     if without not in sites:
-        prefix = f"without={without!r} is none of the sites"
-        raise ConfigurationError(f"{prefix}, which are {', '.join(map(repr, sites[:20]))}")
+        raise ConfigurationError(f"without={without!r} is none of the sites: {', '.join(map(repr, sites[:20]))}")
     if len(sites) < 2:
         raise ConfigurationError(f"without={without!r}: there is no other site, so nothing is left to fit to")
     return list(sites).index(without)

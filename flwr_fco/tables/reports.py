@@ -133,12 +133,13 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     if table is None:
         return []
     own, sites = table.rows, table.sites
-    nothing = dict.fromkeys(next(iter(own.values())), math.nan)
     for j, row in enumerate(rows):
-        row |= own.get(j, nothing)
+        row |= own.get(j, dict.fromkeys(next(iter(own.values())), math.nan))
     shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
     lines = [f"├── {title}: {about}" for title, about in table.lines]
-    for names in (ESTIMATED, COMPARED, sites if len(sites) <= _SHOWN_SITES else ()):
+    # A single site agrees with itself.
+    beside = (COMPARED, sites if len(sites) <= _SHOWN_SITES else ()) if table.rows_of[1] > 1 else ()
+    for names in (ESTIMATED, *beside):
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
             lines += aligned_columns(cells)

@@ -418,7 +418,7 @@ def test_small_sites_share_an_intercept_and_are_named():
     small = [np.random.default_rng(m).normal(size=(7, 3)) for m in range(3)]
     classes = [np.r_[np.ones(2 + m), np.zeros(5 - m)] for m in range(3)]
     model = here("logistic", [*parts, *small], [*targets, *classes])
-    assert "3 sites: site 4, site 5, site 6: share one, of too few rows for their own" in model.summary()
+    assert "share an intercept: site 4, site 5, site 6: too few rows for their own" in model.summary()
     together = [*targets, np.concatenate(classes)]
     book = textbook("logistic", with_dummies([*parts, np.vstack(small)], together), together)
     assert_allclose(column(model, "estimate", "standard error"), [book.w[:3], book.error[:3]], rtol=1e-6)
@@ -428,7 +428,7 @@ def test_small_sites_share_an_intercept_and_are_named():
     assert_allclose(column(here("lasso", pairs, values), "estimate"), book.w[:3], rtol=1e-6)
     # Of one class they would have no intercept together.
     model = here("logistic", [*parts, *small], [*targets, *(np.ones(7) for _ in small)])
-    assert "3 sites: site 4, site 5, site 6: add nothing" in model.summary()
+    assert "add nothing: site 4, site 5, site 6: one class only" in model.summary()
     assert_allclose(model.covariance_, here("logistic", parts, targets).covariance_, rtol=1e-6)
 
 

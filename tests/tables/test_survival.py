@@ -384,8 +384,8 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
     assert there.without_ == 2
     assert "without" not in model.fit(X, y).summary()
     for given, wrong, message in (
-        ((X, y), 4, r"without=4 is none of the sites, which are 0, 1, 2, 3$"),
-        ((tables, targets), "e", r"without='e' is none of the sites, which are 'd', 'c', 'b', 'a'$"),
+        ((X, y), 4, r"without=4 is none of the sites: 0, 1, 2, 3$"),
+        ((tables, targets), "e", r"without='e' is none of the sites: 'd', 'c', 'b', 'a'$"),
         ((X[:1], y[:1]), 0, "without=0: there is no other site, so nothing is left to fit to"),
     ):
         refused(message, model.fit, *given, without=wrong)
@@ -515,7 +515,7 @@ def test_sites_without_an_event_add_nothing_beside_their_own_intercepts():
     rows = SITES < 2
     fewer = FederatedPoissonRegression(0.0).fit(PEOPLE[rows], COUNTS[rows], groups=SITES[rows], intervals=True)
     assert_allclose(*([row["estimate"] for row in own.summary().rows] for own in (model, fewer)), rtol=1e-8)
-    assert re.search("1 site: site 2: add nothing(.|\n)*Rows with events: .* 100 rows at site 1\n", model.summary())
+    assert re.search("add nothing: site 2: one class(.|\n)*Rows with events: .* 100 rows at site 1\n", model.summary())
 
 
 def test_the_log_likelihood_is_that_of_the_counts():
