@@ -355,7 +355,7 @@ def check_metrics(metrics: Mapping[str, Any], needed: Container[str], node: Node
         elif name in needed:
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
     if dropped := [name for name in metrics if name not in kept]:
-        logger.warning("the means of metrics are without what is no number at %s: %.200r", node, dropped)
+        logger.warning("no finite numbers at %s, not in the means of metrics: %.200r", node, dropped)
     return kept
 
 
