@@ -164,7 +164,7 @@ class Ledger:
             assert up.node is not None
             key = up.node.key
             member = self.member(key)
-            after = dict(remembered(method, message, self.memory(key) if member.digest else None, up))
+            after = dict(remembered(method, message, member.memory, up))
             sent = (*member.sent[1 - _SENT :], up.digest)
             stamp = stamp_of(up.digest, number, after)
             self.members[key] = Member(up.examples, stamp, self._kept(key, after), sent)

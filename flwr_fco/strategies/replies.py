@@ -25,6 +25,7 @@ from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_pass
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number
 from flwr_fco.messages.short import Form, Mask, read_reply
+from flwr_fco.strategies.ledger import remembered
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
 
@@ -47,6 +48,8 @@ _ROUNDING = 1e-9
 #: What is rounding of a length, and of a round's step, relative to the model.
 _NO_LENGTH = 1e-12
 _NO_STEP = 1e-8
+#: What is rounding of a memory, also of single precision, relative to the reply per unit of elapsed.
+_NO_NEWS = 1e-6
 #: How far a minimisation may move predictions whatever the others do: where one column decides all classes of most
 #: sites, these hardly move, and a site with both classes moves about so far on the scale of log odds.
 _MOVE = 4.0
@@ -657,18 +660,26 @@ def _size_of(loss: Any) -> float:
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
     """Return who has sent what it had sent before, to the bit, though the model has moved; of methods with memories.
 
-    Where most do so, as at a solution, or where losses have constant slopes, it is no lie; nor is it of a client whose
-    slopes have all been 0, which returns what it was sent.
+    Where most do so, as at a solution, it is no lie; nor is it of a client whose slopes are constant or 0, as those of
+    Huber's loss far from its targets: what it remembers then stays as it is.
     """
     if run.ledger is None or run.moved <= _NO_STEP:
         return {}
-    known = {i: run.ledger.member(up.node.key) for i, up in enumerate(ups) if up.node}
-    held = {i: member.memory for i, member in known.items() if ups[i].digest in member.sent}
-    # Of a memory that was dropped nothing is known.
-    again = [i for i, own in held.items() if own is None or any(dense(vector).any() for vector in own.values())]
-    again = [i for i in again if any(norm > _NO_LENGTH * run.size for norm in ups[i].norms.values())]
+    members = {i: run.ledger.member(up.node.key) for i, up in enumerate(ups) if up.node}
+    again = [i for i, member in members.items() if ups[i].digest in member.sent and _is_news(run, member, ups[i])]
     text = "it is what the client has sent in an earlier round, to the bit, and the model has moved since"
     return dict.fromkeys(again, text) if 2 * len(again) <= len(ups) else {}
+
+
+def _is_news(run: Any, member: Any, up: Uplink) -> bool:
+    """Whether a reply changes what its client remembers by more than rounding, or nothing is known of that."""
+    length = max(up.norms.values())
+    is_step: bool = length > _NO_LENGTH * run.size
+    if not is_step or member.memory is None:
+        return is_step
+    after = remembered(run.method, run.method.downlink(run.problem, run.state, None), member.memory, up)
+    changes = [euclidean_norm(dense(vector) - dense(member.memory[name])) for name, vector in after.items()]
+    return bool(max(changes) > _NO_NEWS * length / (up.elapsed or 1.0))
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from flwr_fco.work import Minimise
 
 
 def a_run(weighting="examples", passed=(), **bounds):
-    own = Bounds(**bounds)
-    options = SimpleNamespace(bounds=own, weighting=weighting, site_weights=None, _unmodified=False)
+    options = SimpleNamespace(bounds=Bounds(**bounds), weighting=weighting, site_weights=None, _unmodified=False)
     problem = SimpleNamespace(client_lr=math.nan, plan=SimpleNamespace(work=None))
-    known = {"ledger": None, "moved": 1.0, "size": 1.0, "method": None, "current": SimpleNamespace(number=1)}
-    return SimpleNamespace(options=options, cap=Cap(own.max_ratio), passed=dict(passed), problem=problem, **known)
+    known = {"moved": 1.0, "size": 1.0, "current": SimpleNamespace(number=1), "cap": Cap(options.bounds.max_ratio)}
+    known |= dict.fromkeys(("ledger", "method", "state")) | {"passed": dict(passed)}
+    return SimpleNamespace(options=options, problem=problem, **known)
 
 
 def replies(*norms, examples=1.0, elapsed=1.0, **more):
@@ -207,7 +207,7 @@ def test_an_answer_of_an_earlier_round_counts_once(name, objectives, first, sinc
 
 def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
     def members(key):
-        return SimpleNamespace(sent=("a",), memory={"own": np.full(2, float(key != Node(3, 3).key))})
+        return SimpleNamespace(sent=("a",), memory={"own": -np.ones(1) * (key == Node(3, 3).key)})
 
     def ups(*digests):
         own = zip(replies(*[1.0] * len(digests)), digests, strict=True)
@@ -215,9 +215,10 @@ def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
 
     run = a_run()
     run.ledger = SimpleNamespace(member=members)
+    run.method = SimpleNamespace(downlink=lambda *_: None, remember=lambda _, own, sent, t: {"own": -sent["increment"]})
     assert out(run, ups("a", "b", "c")) == [0]
     assert out(run, ups("a", "a", "c")) == []
-    # Whose slopes are 0 returns what it was sent.
+    # Slopes that are constant, as those of Huber's loss far from its targets.
     assert out(run, ups("b", "c", "d", "a")) == []
     run.moved = 1e-12
     assert out(run, ups("a", "b", "c")) == []
