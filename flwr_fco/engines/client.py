@@ -87,9 +87,8 @@ class LocalClient(NamedTuple):
 
     def point(self, dual: Vector, elapsed: float) -> Vector:
         """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
-        if self.shard is not None:
-            return self.shard.retrieve(dual, elapsed)
-        return self.plan.point(dual, elapsed)
+        retrieve = self.plan.point if self.shard is None else self.shard.retrieve
+        return retrieve(dual, elapsed)
 
     def as_sent(self, vector: Vector) -> Vector:
         """Round a vector to the wire's precision, so that both sides remember the same numbers."""
@@ -214,7 +213,6 @@ class LocalClient(NamedTuple):
             return None
         if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
             return None
-        kernel: Any = dual_averaging
         rows = loss[2].shape[0]
         size = min(work.batch_size, rows)
         move = NOTHING if shift is None else shift
@@ -223,7 +221,7 @@ class LocalClient(NamedTuple):
         # Two epochs at a time have whole pairs of batches, and need no memory for all of them.
         while orders := [self.rng.permutation(rows)[:used] for used in islice(epochs, 2)]:
             rates = downlink.elapsed + self.rate * steps, self.rate, objective.l2
-            steps += kernel(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, move, dual)
+            steps += dual_averaging(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, move, dual)
         return steps
 
     def _moved(self, start: Vector, end: Vector, steps: int) -> tuple[Sent, Moved]:
@@ -242,11 +240,9 @@ class LocalClient(NamedTuple):
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        features = self._features
-        if features is not None:
+        if (features := self._features) is not None:
             point = primal.copy()
-            steps = features.proximal_steps(self.downlink, point, self.rng, psi)
-            if steps is not None:
+            if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
                 return self._moved(primal, point, steps)
         place = self._place(psi)
 
@@ -359,11 +355,10 @@ def answer(
     seed = plan.seed if seed is None else seed
     if shard is None:
         memory = None if memory is None else Received({name: dense(vector) for name, vector in memory.items()})
-        client = LocalClient(downlink, objective, rng, seed, None, sparse)
     else:
         known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
         memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
-        client = LocalClient(known, shard.objective, rng, seed, shard, sparse)
+    client = LocalClient(known, objective if shard is None else shard.objective, rng, seed, shard, sparse)
     sent, moved = _checked(method, method.local(client, known, memory))
     if shard is not None and method.sparse in known.vectors:
         # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.

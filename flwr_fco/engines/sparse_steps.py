@@ -84,8 +84,7 @@ class Shard:
         """
         metric = self.metric if np.ndim(self.metric) == 0 else self.metric[on]
         point = np.empty_like(z)
-        terms = self.terms.at(on) if psi else Terms()
-        separable(z, t, terms.rows(z.shape), metric, point)
+        separable(z, t, (self.terms.at(on) if psi else Terms()).rows(z.shape), metric, point)
         if psi and self.groups is not None:
             present, numbers = np.unique(self.groups[on], return_inverse=True)
             grouped(point, 0.0, numbers, np.where(present < 0, 0.0, t * self.strengths[present]), point)
@@ -144,8 +143,7 @@ class Shard:
         psi : bool, default True
             Whether psi acts.
         """
-        loss = self.objective.compiled
-        work = downlink.first_order
+        loss, work = self.objective.compiled, downlink.first_order
         move = NOTHING if shift is None else shift
         steps = 0
         client_lr = downlink.client_lr
@@ -251,9 +249,9 @@ def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     if objective.l2 != 0.0:
         return "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
     if terms is None and type(h) is Euclidean and not (sums := plan.psi.sums).others:
-        terms = Terms(*sums.table)
-        groups = sums.groups
-        strengths = sums.strengths
+        terms, strengths = Terms(*sums.table), sums.strengths
+        # Of strength 0 there are none.
+        groups = sums.groups if strengths.size else None
     if terms is None or type(h) not in (Euclidean, DiagonalMetric):
         return f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
     outputs, (_, width), size = objective.num_outputs, objective.features.shape, plan.layout.size
@@ -292,7 +290,7 @@ def closure(indices: Indices, groups: NDArray[np.int64]) -> Indices:
     >>> closure(np.array([0, 4]), np.array([0, 0, 1, 1, -1]))
     array([0, 1, 4])
     """
-    found = np.zeros(groups.max() + 2, dtype=bool)
+    found = np.zeros(groups.max(initial=-1) + 2, dtype=bool)
     # The last one stands for no group.
     found[groups[indices]] = groups[indices] >= 0
     return np.union1d(np.flatnonzero(found[groups]), indices)
