@@ -136,10 +136,10 @@ class Plateau:
 def test_callbacks_and_rates_go_on_where_they_were(tmp_path, caplog):
     def ended(path, rounds=12, **options):
         plateau = Plateau()
-        stopping = EarlyStopping(validation="server/sum", patience=3)
+        stopping, still = EarlyStopping(validation="server/sum", patience=3), EarlyStopping(1e9, patience=99)
         strategy = make(FedDualAvg, client_lr=lambda server_round: 0.1 * plateau.scale)
-        result = play(strategy, path, rounds, callbacks=[plateau, stopping], **options)
-        best = stopping.best, stopping.best_arrays["intercept"]
+        result = play(strategy, path, rounds, callbacks=[plateau, stopping, still], **options)
+        best = stopping.best, stopping.best_arrays["intercept"], [own.tobytes() for own in still.to_arrays().values()]
         return described(result, strategy), plateau.scale, stopping.stopped, best
 
     whole = ended(tmp_path / "whole.npz")
