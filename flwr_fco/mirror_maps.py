@@ -685,11 +685,7 @@ class BoundProduct(MirrorMap):
         If an array matches no pattern, a pattern matches no array, or a map cannot act on its array.
     """
 
-    product: Product
-    layout: Layout
-
     def __init__(self, product: Product, layout: Layout) -> None:
-        self.product = product
         self.layout = layout
         #: Each array's place in the vector, its own layout and its map.
         self.parts: list[tuple[slice, Layout, MirrorMap]] = []

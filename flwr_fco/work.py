@@ -202,7 +202,7 @@ class Minimise(LocalWork):
             return self.tolerance
         if not convexity > duality:
             prefix = f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the"
-            advice = "Use rule='gradient', add an l2 term to the objective, or choose DualFL's nu below it"
+            advice = "Use rule='gradient', schedule='fixed', an l2 term in the loss, or a nu of DualFL's below it"
             raise ConfigurationError(f"{prefix} client's problem, so the primal-dual gap cannot be bounded. {advice}")
         return math.sqrt(2.0 * (convexity - duality) * self.tolerance)
 

@@ -27,8 +27,7 @@ from flwr_fco.work import FirstOrder, Minimise
 def as_sent(vector: Vector, plan: Plan) -> Vector:
     """Round to the wire's precision, so that the client stores the same numbers that the server receives."""
     # With "auto" a client with state sends all digits.
-    rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
-    return rounded.astype(np.float64, copy=False)
+    return (vector.astype(np.float32) if plan.wire_dtype == "float32" else vector).astype(np.float64, copy=False)
 
 
 class LocalClient(NamedTuple):

@@ -216,8 +216,7 @@ def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) ->
 
 def _sent(layout: Layout, known: Mask, more: Mask) -> list[NDArray[Any]]:
     """Return by array the indices of what is sent of it: those that both sides know, then others; or all of them."""
-    masks = (known, more)
-    found = [(entry, [np.flatnonzero(mask[entry.block]) for mask in masks]) for entry in layout.entries]
+    found = [(entry, [np.flatnonzero(mask[entry.block]) for mask in (known, more)]) for entry in layout.entries]
     return [entry.offset + (np.concatenate(at) if entry.regularized else np.arange(entry.size)) for entry, at in found]
 
 

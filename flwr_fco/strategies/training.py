@@ -146,8 +146,7 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
     state : NamedTuple
         The server's state as the round begins.
     """
-    euclidean = type(problem.plan.mirror_map) is Euclidean
-    if type(method).local is not DualAveraging.local or not euclidean:
+    if type(method).local is not DualAveraging.local or type(problem.plan.mirror_map) is not Euclidean:
         return False
     if not all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized):
         return False
@@ -247,8 +246,7 @@ def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
 
 def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     """Return a task for clients that have not reported their features: shorter while most of it is zero."""
-    seldom = run.indices or run.current.number <= 1
-    if not (seldom and run.method.sparse and run.options.wire.sparse):
+    if not ((run.indices or run.current.number <= 1) and run.method.sparse and run.options.wire.sparse):
         return down
     vectors: dict[str, Any] = {}
     for name, vector in down.vectors.items():

@@ -166,8 +166,8 @@ class LocalTraining:
     4. With a strategy's ``density`` the steps are plain ones from the server's model.
     5. With dual averaging the optimiser goes on from the server's vectors, whatever the model holds, and the reply is
        its steps. Weights that are loaded before the first step, such as a head that this client keeps in its context,
-       are gone after it; those that are loaded after the last one, or clipped after each, are not part of the reply.
-       Clients that keep layers stay unmodified, with ``PerParameter({"head.*": Zero()})``.
+       are refused, as they would be gone after it; those that are loaded after the last one, or clipped after each, are
+       not part of the reply. Clients that keep layers stay unmodified, with ``PerParameter({"head.*": Zero()})``.
 
     Parameters
     ----------
@@ -253,24 +253,34 @@ class LocalTraining:
         client.check_layout(layout_of(self.model), plan.layout, "this model", same)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
-        own: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         # Escaped, because these are names, not patterns.
-        own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
+        own: dict[str, Any] = {"apply_to": [glob.escape(name) for name in plan.layout.regularized_names]}
+        own |= {"momentum": self._momentum} if self._momentum else {}
         named = dict(self.model.named_parameters())
         params = [(name, named[name]) for name in plan.layout.shapes]
         psi = plan.regularizer if self._acts else Zero()
         self._optimizer = optimizer = self._kind(params, downlink.client_lr, psi, **own)
         # As they came: what is sent back is of the same precision.
-        dual = self._kind is optim.DualAveraging
-        self._single = dual and plan.wire_dtype == "auto" and self._start.dtype == np.float32
+        single = plan.wire_dtype == "auto" and self._start.dtype == np.float32
+        self._single = single and self._kind is optim.DualAveraging
         optimizer.start_from(plan.layout.views(self._start), elapsed=downlink.elapsed, single=self._single)
         if isinstance(optimizer, optim.DualAveraging) and np.any(self._shift):
             optimizer.set_shift(plan.layout.views(self._shift))
         rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
         self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
+        dual = [*self.model.parameters()] if isinstance(optimizer, optim.DualAveraging) else []
+        self._held = [(p, p.detach().clone()) for p in dual if p.requires_grad]
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
+        self._stack.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._stack.callback(optimizer.register_step_post_hook(self._after_step).remove)
         return self
+
+    def _before_step(self, *_: object) -> None:
+        """Refuse weights that the loop has loaded before its first step: they would be gone after it."""
+        held, self._held = self._held, []
+        if not all(torch.allclose(p, own.to(p), equal_nan=True) for p, own in held):
+            prefix = "the model's weights were changed before the first step, which goes on from the server's vectors"
+            raise ConfigurationError(f'{prefix}; clients that keep layers stay client="unmodified", with PerParameter')
 
     def _after_step(self, *_: object) -> None:
         """Refuse steps beyond the owner's limit; note a gradient, which a closure may have computed in the step."""
