@@ -68,6 +68,7 @@ axes.plot(
 axes.axvline(3.5, color="black", linestyle="dashed", linewidth=1)
 axes.text(3.6, axes.get_ylim()[1], "the true rank is 3", va="top")
 axes.set(yscale="log", xlabel="number of the singular value", ylabel="singular value")
+axes.set_xticks(range(1, 21))
 axes.legend(frameon=False)
 axes.set_title(
     "All singular values after the third are exactly 0", loc="left", fontweight="bold"

@@ -58,7 +58,7 @@ epsilon = private.train_metrics_clientapp[40]["epsilon"]
 # %%
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
 axes.plot(truth, "_", color="black", markersize=16, label="truth")
-axes.plot(models[0], "o", color="0.6", label="without privacy")
+axes.plot(models[0], "o", color="0.6", markersize=11, label="without privacy")
 axes.plot(models[1], "o", color="#0072B2", label=f"epsilon {epsilon:.1f}")
 axes.set(xlabel="coefficient", ylabel="value", xticks=range(0, 20, 2))
 axes.legend(frameon=False)
