@@ -239,9 +239,9 @@ class PartitionedClassification(FederatedDataset):
     Layout(coefficients[64, 10]*, intercept[10]; size 650, * regularized)
     """
 
-    train: Samples
-    test: Samples
-    partition: tuple[NDArray[np.int64], ...]
+    train: Samples = field(repr=False)
+    test: Samples = field(repr=False)
+    partition: tuple[NDArray[np.int64], ...] = field(repr=False)
     num_classes: int
 
     @property
