@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from flwr_fco.core.layout import Vector, matching
-from flwr_fco.core.validation import AT_LEAST_ONE, checked, of_type, short
+from flwr_fco.core.validation import AT_LEAST_ONE, checked, of_type, short, takes
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
@@ -262,6 +262,11 @@ class TorchObjective(Objective):
                     raise ConfigurationError(f"{prefix}, the means over the batch")
                 for name, score in found.items():
                     means[name] = means.get(name, 0.0) + share * float(score)
+            # Of examples that are there twice a mean is the same, and a sum is twice as large.
+            pair = np.arange(2) % self.num_examples
+            once, twice = (float(self._loss_of(self._examples(np.tile(pair, count)))) for count in (1, 2))
+            if once and abs(twice / once - 2.0) < 1e-3:
+                raise ConfigurationError("the loss is a sum over the batch; expected the mean, as psi and rates need")
         self.model.train(was_training)
         return means
 
@@ -269,9 +274,7 @@ class TorchObjective(Objective):
         loss: Any = self.loss(self.model, examples)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             prefix = f"tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ConfigurationError(
-                f"the loss is a {prefix}; expected a tensor of one number, the mean over the batch"
-            )
+            raise ConfigurationError(f"the loss is a {prefix}; expected a tensor of one number, the batch's mean")
         return loss
 
     def _load(self, w: Any) -> None:
@@ -315,15 +318,10 @@ def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None
     module = getattr(type(function) if isinstance(function, nn.Module) else function, "__module__", None)
     if module in ("torch.nn.modules.loss", "torch.nn.functional"):
         raise ConfigurationError(f"{name}={function!r} takes predictions and targets; {advice}")
-    try:
-        # What a module takes is what its forward takes.
-        signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
-    except (TypeError, ValueError):  # Some functions that are written in C have none.
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError as error:
-        raise ConfigurationError(f"{name} takes {signature}, and not two arguments ({error}); {advice}") from error
+    # What a module takes is what its forward takes.
+    own = function.forward if isinstance(function, nn.Module) else function
+    if not takes(own, 2):
+        raise ConfigurationError(f"{name} takes {inspect.signature(own)}, and not two arguments; {advice}")
 
 
 def _tensors(dataset: Any) -> TensorDataset:
