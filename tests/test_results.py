@@ -103,6 +103,7 @@ NO_WORDS = [{"own": 1.0}, (False, {"own": object()}), [False, {}], (False,), (Fa
 NO_CALLBACKS = [
     *((answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
     (lambda *_: {}, "returned a dict; expected True, False or None"),
+    (EarlyStopping(validation="density"), "validation='density' is no metric of a round; give 'train/density'"),
     *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
     *(
         (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned {kind}; .* number")
@@ -166,10 +167,8 @@ def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopp
     callbacks = [stopping, lambda n, arrays, m: models.append(flat(arrays))]
     _, rounds = play(len(scores), *callbacks, evaluate_fn=lambda n, arrays: scored[n])
     assert rounds == stopping.stopped == stopped
-    if best is None:
-        assert stopping.best_arrays is None
-        assert np.isnan(stopping.best)
-    else:
+    assert (stopping.best_arrays is None) == np.isnan(stopping.best) == (best is None)
+    if best is not None:
         assert stopping.best == scores[best - 1]
         np.testing.assert_array_equal(flat(stopping.best_arrays), models[best])
 
