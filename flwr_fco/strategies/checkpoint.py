@@ -259,19 +259,19 @@ class Saved:
         here = getattr(self._run.grid, "num_nodes", None)
         wrong = ""
         if density is not None and density.rounds is None and before != num_rounds:
-            wrong = f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or "
+            wrong = f"is of a run of num_rounds={before}, by which its density falls: resume with it, or give "
             wrong += f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
         elif private is not None and 0 < private["rounds"] < num_rounds:
             wrong = f"is accounted for {private['rounds']} rounds, and this run is to have {num_rounds}"
         elif done > num_rounds:
-            wrong = f"is of round {done}; num_rounds is the total, with the rounds before the run was stopped"
+            wrong = f"is of round {done}, and num_rounds={num_rounds}: it is the total, with the rounds before the stop"
         elif None not in (nodes, here) and nodes != here:
             wrong = f"is of a run of {nodes} nodes, and there are {here}: resume with the nodes that the run had"
         elif self.private and not self._callbacks.saves_to(path):
             wrong = "is of a private run, which goes on only where it saves itself, or its next rounds could be "
             wrong += f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
         if wrong:
-            raise ConfigurationError(f"num_rounds={num_rounds}, but {shown(path)} {wrong}")
+            raise ConfigurationError(f"{shown(path)} {wrong}")
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
         run = self._run

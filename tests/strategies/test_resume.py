@@ -420,5 +420,5 @@ def test_a_run_resumed_for_more_rounds_equals_the_longer_run(name, path):
         strategy = build()
         result = play(strategy, path, rounds, resume=path if path.exists() else None, **of_clients)
     assert described(result, strategy) == whole
-    said = "num_rounds=5, but .* is of round 9; num_rounds is the total"
+    said = "is of round 9, and num_rounds=5: it is the total"
     refused(said, play, build(), path, 5, resume=path, **of_clients)
