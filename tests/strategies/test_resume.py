@@ -335,7 +335,7 @@ REFUSED = {
     "other work": ({}, None, {"work": Steps(4)}, "other settings: .*here work="),
     "another start": (AROUND, None, {**AROUND, "start": START}, "settings: map around the initial arrays: PNorm"),
     "other nodes": ({}, None, {"nodes": 4, "min_evaluate_nodes": 2}, "of 5 nodes, and .* 4: resume with the nodes"),
-    "more rounds": (DENSITY, None, DENSITY, r"of a run of 4: .* on that number.*Density\(0\.3, rounds=3\)"),
+    "more rounds": (DENSITY, None, DENSITY, r"of a run of num_rounds=4, .*Density\(0\.3, rounds=3\)"),
 }
 
 
