@@ -76,9 +76,10 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
+        X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the
+        same messages.
 
     Attributes
     ----------
@@ -173,9 +174,10 @@ class FederatedLasso(FederatedElasticNet):
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
+        X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the
+        same messages.
 
     Attributes
     ----------
@@ -259,9 +261,10 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
+        X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the
+        same messages.
 
     Attributes
     ----------
@@ -387,9 +390,10 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `C` is then ignored. All strengths and folds are solved in the same messages.
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
+        X, pairs of training and test rows that part it; `C` is then ignored. All strengths and folds are solved in the
+        same messages.
 
     Attributes
     ----------

@@ -845,7 +845,7 @@ def newton_method(options: Any) -> type[Algorithm]:
 
 
 def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each fold of a client; of labels each has the same shares, up to a row."""
+    """Return the rows of each fold of a client, those of a cluster in one; of labels each has the same shares."""
     if not folds:
         return []
     rows = objective.num_examples
@@ -858,13 +858,14 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
             )
         return [np.flatnonzero(given == fold) for fold in range(folds)]
     rng = np.random.default_rng((seed, rows))
-    labels = getattr(objective, "labels", None)
-    order = rng.permutation(rows)
-    if labels is not None:
-        order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
+    clusters = np.arange(rows) if objective.clusters is None else objective.clusters
+    _, first, of = np.unique(clusters, return_index=True, return_inverse=True)
+    order = rng.permutation(first.size)
+    if (labels := getattr(objective, "labels", None)) is not None:
+        order = order[np.argsort(np.asarray(labels)[first[order]], kind="stable")]
     # Of few rows not always the same folds are empty.
-    turn = (np.arange(rows) + rng.integers(folds)) % folds
-    return [np.sort(order[turn == fold]) for fold in range(folds)]
+    turn = (np.arange(first.size) + rng.integers(folds)) % folds
+    return [np.flatnonzero(np.isin(of, order[turn == fold])) for fold in range(folds)]
 
 
 def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
