@@ -457,6 +457,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError("groups is for one X, y; here X is a list, whose parts are the clients already")
         if groups is not None:
             check_consistent_length(X, groups)
+            reading.refuse_shuffled("X", X, {"groups": groups})
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
         given = reading.aligned(given) if apart else given
         self._on_trust = len(given) > 1 and not reading.columns_in(given[0].features)
@@ -540,8 +541,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.without_ is not None:
             # A codebook names the sites by partition.
             without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_
-            left_out = reading.place_of(without, [answer.partition for answer in answers])
-            answers = [answer for place, answer in enumerate(answers) if place != left_out]
+            answers.pop(reading.place_of(without, [answer.partition for answer in answers]))
         # The fit is of these and of nobody who comes later.
         grid = SomeNodes(grid, answers)
         called = [self._site_of(answer.partition) for answer in answers]

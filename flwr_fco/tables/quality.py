@@ -223,8 +223,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
     rows = sum(answer.examples for answer in answers)
     overall = _overall(model, answers) | {"pairs": sum(answer.numbers["compared"] for answer in answers)}
     overall |= _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
-    bins = []
-    withheld = ""
+    bins, withheld = list[dict[str, float]](), ""
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
     deviation = math.sqrt(max(square - mean**2, 0.0))
     if deviation > 0.0:
@@ -265,10 +264,8 @@ def _lines(overall: dict[str, float]) -> list[tuple[str, str]]:
         text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
     if math.isnan(overall["slope"]):
         text = "the rows determine no slope: scores or outcomes are all the same, in order without error, or sums lie"
-    lines = [("Concordance", order), ("Calibration", text)]
-    if "Brier" in overall:
-        lines.append(("Brier's score", f"{overall['Brier']:.4g} (0.25: every chance is a half)"))
-    return lines
+    brier = f"{overall.get('Brier', 0.0):.4g} (0.25: every chance is a half)"
+    return [("Concordance", order), ("Calibration", text), *[("Brier's score", brier)] * ("Brier" in overall)]
 
 
 def _mean(answers: Sequence[Answer], name: str) -> float:
@@ -310,8 +307,7 @@ def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     """Return slope and intercept with their standard errors, by Newton's method; NaN if they are not determined."""
     names = _CALIBRATED[: 1 + intercept]
     both = [*names, *(f"{name} error" for name in names)]
-    found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
-    if found is None:
+    if (found := minimum(derivatives, np.array([1.0, 0.0])[: len(names)])) is None:
         return dict.fromkeys(both, math.nan)
     sums, covariance, step = found
     errors = np.sqrt(np.diag(covariance) / sums.rows)

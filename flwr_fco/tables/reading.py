@@ -148,12 +148,11 @@ def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArra
     PublicError
         If the column is not there, and needed, or an entry of it is missing.
     """
-    if name is None or name == "site":
+    there = name in list(getattr(X, "columns", []))
+    if name in (None, "site") or not (there or needed):
         return X, None
-    if name not in list(getattr(X, "columns", [])):
-        if needed:
-            raise PublicError(f"cluster={name!r} is no column of the rows; expected frames that have it, or 'site'")
-        return X, None
+    if not there:
+        raise PublicError(f"cluster={name!r} is no column of the rows; expected frames that have it, or 'site'")
     entries = np.asarray(X[name], dtype=object).tolist()
     if any(map(is_missing, entries)):
         raise PublicError(f"the column {name!r} of clusters has entries that are missing; leave such rows out")
@@ -189,6 +188,7 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     """
     if any(map(np.ma.is_masked, (own.features, own.y, own.weights))):
         raise PublicError(f"{own.name} has entries that are masked; leave such rows out, or fill them in")
+    refuse_shuffled(own.name, own.features, {"y": own.y, "sample_weight": own.weights})
     X, clusters = taken(own.features, cluster, needed=needed)
     own = own._replace(clusters=clusters)
     if codebook is None:
@@ -207,6 +207,15 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     read = own._replace(features=None, rows=numbers).at(kept)
     y = book.target(complete) if own.y is None else read.y
     return read._replace(features=type(own.features)(book.made(complete)), y=y, values=values)
+
+
+def refuse_shuffled(whose: str, X: Any, beside: Mapping[str, Any]) -> None:
+    """Refuse what stands beside X and has its rows in another order, by pandas' labels: rows are taken by place."""
+    for name, given in beside.items():
+        labels: Any = [getattr(rows, "index", None) for rows in (X, given)]
+        here, there = labels
+        if hasattr(here, "equals") and hasattr(there, "equals") and not here.equals(there) and {*here} == {*there}:
+            raise PublicError(f"{whose}: {name} has the labels of X's rows in another order; give {name}.loc[X.index]")
 
 
 def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:

@@ -101,10 +101,8 @@ def summary_of(model: Any) -> Summary:
     names = model._names(len(w))
     labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in model.classes_]
     columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
-    if model._factors is not None:
-        columns["penalty_factor"] = model._factors.tolist()
-    if model._scales is not None:
-        columns["deviation"] = model._scales.tolist()
+    more = {"penalty_factor": model._factors, "deviation": model._scales}
+    columns |= {name: own.tolist() for name, own in more.items() if own is not None}
     rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
     size = np.abs(w).max(axis=1)
     count = int(np.count_nonzero(size))

@@ -128,8 +128,7 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Seq
     """Yield a run in which the sites of a fitted model are asked, and if they are here their names."""
     start = model._start(model.n_features_in_, 1)
     if is_grid(X):
-        names = names_of(getattr(model, "feature_names_in_", None))
-        tables = Tables(Described(names, model._names_of_classes()))
+        tables = Tables(Described(names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()))
         yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
         return
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
