@@ -77,9 +77,9 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
-        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
-        X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the
-        same messages.
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of
+        one X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved
+        in the same messages.
 
     Attributes
     ----------
@@ -175,9 +175,9 @@ class FederatedLasso(FederatedElasticNet):
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
-        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
-        X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the
-        same messages.
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of
+        one X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved
+        in the same messages.
 
     Attributes
     ----------
@@ -262,9 +262,9 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
-        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
-        X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the
-        same messages.
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of
+        one X, pairs of training and test rows that part it; `alpha` is then ignored. All strengths and folds are solved
+        in the same messages.
 
     Attributes
     ----------
@@ -391,9 +391,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, those
-        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one
-        X, pairs of training and test rows that part it; `C` is then ignored. All strengths and folds are solved in the
-        same messages.
+        of a `cluster` into one; a ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of
+        one X, pairs of training and test rows that part it; `C` is then ignored. All strengths and folds are solved in
+        the same messages.
 
     Attributes
     ----------
