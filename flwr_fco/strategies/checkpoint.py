@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.density import rounds_of
 from flwr_fco.core.files import FilePath, json_object, read_npz, shown, write_npz
 from flwr_fco.core.layout import all_finite
 from flwr_fco.core.spec import decode, encode
@@ -24,7 +25,7 @@ from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run
 from flwr_fco.strategies.training import check_forms
 
-_VERSION = 3
+_VERSION = 4
 #: Entries of arrays that one array of the file holds as rows, with others like them: each costs time.
 _SHORT = 2**14
 _damaged = partial(in_words, kind=ConfigurationError, passing=ConfigurationError)
@@ -33,7 +34,8 @@ _TREE = "tree"
 #: Options that may differ between a run and its resumption.
 MAY_CHANGE = {"fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "bounds"}
 MAY_CHANGE |= {"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn", "on_divergence", "certificate_every"}
-MAY_CHANGE |= {"participation"}
+#: What is compared by what it means in a run of so many rounds.
+MAY_CHANGE |= {"participation", "density"}
 
 
 def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None:
@@ -169,6 +171,7 @@ class Saved:
         kind, model = type(run.options), f"{run.problem.plan.solver} {run.given.layout!r}{around}"
         kept = [option.name for option in fields(run.options) if option.init and option.name not in MAY_CHANGE]
         lines = [f"{name}={_text(getattr(run.options, name))}" for name in kept]
+        lines += [f"density={density.share!r} of {density.scope}"] if (density := run.options._density) else []
         return "\n".join([f"{kind.__module__}.{kind.__qualname__}", model, *lines])
 
     @property
@@ -201,7 +204,7 @@ class Saved:
             "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
             "num nodes": getattr(run.grid, "num_nodes", None),
             "nodes": run.grid.states() if hasattr(run.grid, "states") else {},
-            "num rounds": run.num_rounds,
+            "density rounds": run.options._density and rounds_of(run.options._density, run.num_rounds),
         }
         save(path, self._about, tree, secret=self.private)
 
@@ -253,14 +256,12 @@ class Saved:
         """Refuse a file that is whole, and that this run cannot go on from."""
         density = self._run.options._density
         private = tree["parts"].get("privacy")
-        before = tree["num rounds"]
         done = tree["parts"]["run"]["number"]
         nodes = tree["num nodes"]
         here = getattr(self._run.grid, "num_nodes", None)
         wrong = ""
-        if density is not None and density.rounds is None and before != num_rounds:
-            wrong = f"is of a run of num_rounds={before}, by which its density falls: resume with it, or give "
-            wrong += f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
+        if density is not None and rounds_of(density, num_rounds) != (before := tree["density rounds"]):
+            wrong = f"is of a run whose density falls otherwise: give density={replace(density, rounds=before)!r}"
         elif private is not None and 0 < private["rounds"] < num_rounds:
             wrong = f"is accounted for {private['rounds']} rounds, and this run is to have {num_rounds}"
         elif done > num_rounds:
