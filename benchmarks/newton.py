@@ -249,7 +249,7 @@ def main() -> None:
             if first_order["rounds"] > MOST_TIMES * fista:
                 missed.append(f"{problem.name}: {first_order['rounds']} rounds without blocks, FISTA takes {fista}")
         sizes = (f"{numbers[way] / 1e3:,.0f} kB" for way in ("bytes-up", "bytes-down"))
-        counts = (f"{seconds:.2f}", f"{first_order['rounds']:g}", f"{fista:g}")
+        counts = f"{seconds:.2f}", *(f"{count:g}".replace("nan", "-") for count in (first_order["rounds"], fista))
         print_row(problem.name, numbers["rounds"], f"{numbers['duality-gap']:.1e}", *sizes, *counts)
         if not numbers["duality-gap"] <= TOLERANCE or numbers["rounds"] > problem.most_rounds:
             missed.append(f"{problem.name}: a gap of {numbers['duality-gap']:.1e} after {numbers['rounds']} rounds")

@@ -118,7 +118,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     box = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})
     print(f"{clients} clients, one BLAS thread, medians of {rounds} rounds; the bar is {BAR}")
-    print(f"{'milliseconds on core a round':48s} {'grid':>9s} {'bare':>9s} {'ratio':>6s}   within the bar")
+    print(f"{'milliseconds of a core per round':48s} {'grid':>9s} {'bare':>9s} {'ratio':>6s}   within the bar")
     with threadpool_limits(1, user_api="blas"):
         data = SyntheticSaddle("sparse", clients)
         bare = products(data.matrix, rng.standard_normal(600), rng.standard_normal(300), 20 * clients)

@@ -559,7 +559,7 @@ class SimplexEntropy(_ClosedForm):
     """
 
     kind: ClassVar[str] = "simplex-entropy"
-    works_with: ClassVar[str] = "Zero, L1, NonNegative and, on the whole vector, Simplex of the map's own radius"
+    works_with: ClassVar[str] = "Zero, L1, NonNegative and, of all of a model (no intercept), Simplex of its own radius"
     radius: float = field(default=1.0, metadata=POSITIVE)
 
     def modulus(self) -> float:
