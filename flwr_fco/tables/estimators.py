@@ -307,7 +307,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         """Return counts and exposures, shape (n, 2)."""
         given, more, found = _fields_of(y, _EXPOSURE)
         try:
-            made = np.column_stack([own.astype(np.float64) for own in (*given, *more.values())])
+            made = np.column_stack([_numbers(own) for own in (*given, *more.values())])
         except (TypeError, ValueError) as error:
             raise PublicError(f"y has {found}; expected numbers: counts, or counts and exposures") from error
         made = np.column_stack([made, np.ones(len(made))]) if made.shape[1] == 1 else made

@@ -490,9 +490,9 @@ def test_a_fit_is_that_of_rates_weighted_by_their_exposures():
     assert sparse.coef_[2] == 0.0
     assert 0.0 <= max(model.duality_gap_, sparse.duality_gap_) < 1e-8
     assert_allclose(counted(0.0, BOTH * [1.0, 1e9]).coef_, counted(0.0, BOTH).coef_, rtol=1e-6)
-    # Targets are given as they are at hand.
-    for y in (FRAME, FRAME.iloc[:, ::-1]):
-        assert_array_equal(counted(0.1, y, l1_ratio=0.0).coef_, model.coef_)
+    # Targets are given as they are at hand; spans are days.
+    for y in (FRAME, FRAME.iloc[:, ::-1], FRAME.assign(exposure=pd.to_timedelta(YEARS, "D"))):
+        assert_allclose(counted(0.1, y, l1_ratio=0.0).coef_, model.coef_, rtol=1e-9)
     theirs = PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=1000).fit(PEOPLE, COUNTS)
     assert_allclose(counted(0.1, COUNTS).coef_, theirs.coef_, atol=1e-7)
 
