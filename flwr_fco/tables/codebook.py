@@ -120,7 +120,7 @@ class Column(Choice):
         levels = list(self.levels)
         limits = list(self.range)
         if (self.type == "levels") != bool(levels):
-            raise ConfigurationError(f"type={self.type!r} with levels={levels}; expected levels for 'levels', else none")
+            raise ConfigurationError(f"type={self.type!r} with levels={levels}; expected levels of 'levels', else none")
         if levels and not 1 < len(set(levels)) == len(levels):
             raise ConfigurationError(f"levels={levels}; expected two or more, each once")
         if self.reference is not None and self.reference not in levels:
