@@ -216,8 +216,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
         if len(kept) < len(nodes):
             prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
             raise ConfigurationError(f"{prefix}; ask again. The others: {'; '.join(reasons_of(run, sites))}")
-        weights = [answer.examples for answer in kept]
-        gradient, hessian = (np.average([a.vectors[name] for a in kept], 0, weights) for name in shapes)
+        gradient, hessian = (np.average([a.vectors[n] for a in kept], 0, [a.examples for a in kept]) for n in shapes)
         return Sums(at, gradient, hessian.reshape(at.size, at.size), _mean(kept, "loss"), rows)
 
     rows = sum(answer.examples for answer in answers)
@@ -246,6 +245,7 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
     lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {len(answers)} sites")]
     lines += [*_lines(overall), *[("Bins", withheld)] * bool(withheld), *(("Left out", text) for text in left_out)]
     lines += [("Weights", "none: every row counts once, unlike in the fit")] * model._weighted
+    lines += [("Clusters", "none: errors are those of independent rows")] * (model.cluster is not None)
     text = [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
     return Quality.of(f"Quality of {type(model).__name__}", lines, text, overall=overall, rows=of_sites, bins=bins)
 

@@ -328,9 +328,9 @@ def test_pairs_are_those_counted_one_by_one_within_sites(fitted):
 def test_the_calibration_and_bins_are_those_of_a_model_of_the_scores(fitted):
     """A fit on the score as the only column, with a stratum for each site."""
     model, y = fitted
-    quality = model.quality(X, y)
-    overall = quality.overall
-    scores, bins = scores_of(model, y), quality.bins
+    quality = model.set_params(cluster="site").quality(X, y)
+    assert "Clusters: none: errors are those of independent rows\n" in quality
+    scores, bins, overall = scores_of(model, y), quality.bins, quality.overall
     columns = [pd.DataFrame({"score": own}) for own in scores]
     inside = np.concatenate(scores) <= bins[0]["up to"]
     if y is TIMES:
