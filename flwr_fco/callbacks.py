@@ -239,8 +239,7 @@ class EarlyStopping(Callback):
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state to save."""
         arrays = {"numbers": np.array([self.stopped, self.best, self._waited, self._seen])}
-        if self._before is not None:
-            arrays["before"] = self._before
+        arrays |= {} if self._before is None else {"before": self._before}
         return arrays | {f"best/{name}": array.numpy() for name, array in (self.best_arrays or {}).items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.density import rounds_of
@@ -196,10 +196,12 @@ class Saved:
         OSError
             If it cannot be written.
         """
-        run = self._run
+        run, sent = self._run, self._run.result.arrays
         tree = {
             "parts": {name: {key: getattr(part, key) for key in part.saved} for name, part in self._parts.items()},
             "histories": {name: self._lines(name, history) for name, history in self._histories.items()},
+            # What a hook or a callback has made of the model is sent, and trained, in the next round.
+            "sent": {name: own.numpy() for name, own in (sent if sent != run.arrays else {}).items()},
             "left out": run.left_out,
             "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
             "num nodes": getattr(run.grid, "num_nodes", None),
@@ -257,8 +259,7 @@ class Saved:
         density = self._run.options._density
         private = tree["parts"].get("privacy")
         done = tree["parts"]["run"]["number"]
-        nodes = tree["num nodes"]
-        here = getattr(self._run.grid, "num_nodes", None)
+        nodes, here = tree["num nodes"], getattr(self._run.grid, "num_nodes", None)
         wrong = ""
         if density is not None and rounds_of(density, num_rounds) != (before := tree["density rounds"]):
             wrong = f"is of a run whose density falls otherwise: give density={replace(density, rounds=before)!r}"
@@ -316,6 +317,8 @@ class Saved:
         run.problem = run.problem_of(setting)
         run.setting = setting
         run.show(run.seen(run.problem, run.state, run.average) if run.state.round else run.point, run.passed)
+        changed = {name: Array(value) for name, value in tree["sent"].items()}
+        run.result.arrays = ArrayRecord(changed) if changed else run.arrays.copy()
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
         for name, history in self._histories.items():
             kind: Any = dict if name == "callbacks" else MetricRecord

@@ -151,7 +151,6 @@ def run_rounds(
     strategy._saved = saved = Saved(run, callbacks)
     if resume is not None:
         saved.load(resume, num_rounds)
-        result.arrays = run.arrays.copy()
     if saved.stopped:
         text = "%s was over after round %s, and stays so; for more rounds take its model as initial_arrays"
         logger.warning(text, resume, run.number)

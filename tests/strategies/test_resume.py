@@ -10,7 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import Array, MetricRecord
 from newton import sites
 from problems import CONSTANTS, FEATURES, app_of, by_class, fitting, foreign_app, problem, refused, simulated
 from scipy import sparse
@@ -251,10 +251,7 @@ def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(path):
 
 
 def test_a_full_disk_does_not_end_the_run(path, monkeypatch, caplog):
-    def full(*arguments, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", lambda file: type(path)("/dev/full").write_text("full"))
     assert max(play(make(FedDualAvg), path).train_metrics_clientapp) == ROUNDS
     assert "No space left" in caplog.text
 
@@ -385,11 +382,13 @@ def head_alone(arrays, message, context):
     return arrays | {"coefficients": 0.9 * arrays["coefficients"] + context.node_id}
 
 
+MOVES = lambda number, arrays, metrics: arrays.update(intercept=Array(np.full(1, 1.0 / number)))  # noqa: E731
 SHORT, PLAIN = (app_of(problem(), [mod]) for mod in (fco.short_mod(), lambda *given: given[2](*given[:2])))
 WIDE = {"app": fco.client_app(by_columns), "start": {"coefficients": np.zeros(60), "intercept": np.zeros(1)}}
 SITES = {"app": app_of(sites("logistic", (30, 41, 25, 30, 25), 6))}
 LONGER = {
     "density": (lambda: make(FedDualAvg, regularizer=fco.Zero(), density=next(SAME)), {}),
+    "a model that a callback changes": (lambda: make(FedDualAvg), {"callbacks": [MOVES]}),
     "momentum": (lambda: make(FedDualAvg, server_momentum=0.5), {}),
     "extrapolation": (lambda: make(fco.FeDualEx), {}),
     "everyone": (lambda: make(fco.DualFL), {}),
