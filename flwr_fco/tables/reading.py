@@ -211,8 +211,9 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
 
 def refuse_shuffled(whose: str, X: Any, beside: Mapping[str, Any]) -> None:
     """Refuse what stands beside X and has its rows in another order, by pandas' labels: rows are taken by place."""
+    here: Any = getattr(X, "index", None)
     for name, given in beside.items():
-        here, there = (getattr(rows, "index", None) for rows in (X, given))
+        there: Any = getattr(given, "index", None)
         if hasattr(here, "equals") and hasattr(there, "equals") and not here.equals(there) and {*here} == {*there}:
             prefix = f"{whose}: {name} has the labels of X's rows in another order"
             raise PublicError(f"{prefix}; give {name}.loc[X.index], or {name}.to_numpy() if its places are right")
