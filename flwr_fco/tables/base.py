@@ -275,9 +275,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows, in a dict by its
-            name; or the grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`. With a codebook a table
-            is a frame as it comes, and is read by it.
+            The rows, which are dealt to `num_clients` clients in turn, but for a Cox model and with `intervals`, where
+            they are one client's; or each client's own rows, in a dict by its name; or the grid of a ServerApp, whose
+            `num_clients` sites run :meth:`client_app`. With a codebook a table is a frame as it comes, and is read by
+            it.
         y : array-like, shape (n,), or a list or dict of them
             The targets; none with a grid, or where the codebook has an outcome. :class:`FederatedCoxRegression` says
             how times and events are given.
@@ -461,10 +462,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
         given = reading.aligned(given) if apart else given
         self._on_trust = len(given) > 1 and not reading.columns_in(given[0].features)
-        self._dealt = not apart and groups is None
+        # Of a Cox model and of a table each client has a level of its own, which parts that are dealt have not.
+        one = self._kind is TIMES or getattr(self, "_intervals", None) is not None
+        self._dealt = not (apart or one) and groups is None
         clients = [self._read(own, reset=reset and not m) for m, own in enumerate(given)]
         if not apart:
-            clients = reading.dealt(clients[0], groups, self.num_clients)
+            clients = reading.dealt(clients[0], groups, 1 if one else self.num_clients)
         # Rows that are dealt from one X have its units and its coding.
         if len(clients) > 1 and (apart or groups is not None):
             if isinstance(self, ClassifierMixin):

@@ -455,8 +455,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         Parameters
         ----------
         X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
-            The rows, dealt to `num_clients` clients in turn; or each client's own, in a dict by its name; or the grid
-            of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
+            The rows, dealt to `num_clients` clients in turn, with `intervals` one client's; or each client's own, in a
+            dict by its name; or the grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list or dict of them, optional
             The classes; none with a grid, or where the codebook has an outcome.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
@@ -651,8 +651,7 @@ class FederatedCoxRegression(Federated):
     ties : {"efron", "breslow"}, default "efron"
         What is done with events at the same time (:class:`flwr_fco.objectives.CoxRegression`).
     num_clients : int, default 4
-        Number of clients that `fit(X, y)` deals the rows to; fewer if there are fewer rows. Each is a stratum: of
-        pooled rows that have one baseline, take 1.
+        Number of sites that a fit over a grid needs. Each is a stratum; the rows of ``fit(X, y)`` are one.
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
@@ -695,7 +694,7 @@ class FederatedCoxRegression(Federated):
     Examples
     --------
     >>> X, times = np.array([[0.0], [1.0], [1.0], [0.0]]), np.array([[3.0, 1], [2.0, 1], [1.0, 1], [1.5, 1]])
-    >>> model = FederatedCoxRegression(num_clients=1).fit(X, times)
+    >>> model = FederatedCoxRegression().fit(X, times)
     >>> model.coef_.round(6), model.predict([[2.0]]).round(6)
     (array([0.940614]), array([1.881227]))
     """
@@ -750,7 +749,7 @@ class FederatedCoxRegression(Federated):
         Examples
         --------
         >>> X, y = np.array([[0.0], [1.0], [1.0], [0.0]]), np.array([[3.0, 1], [2.0, 1], [1.0, 1], [1.5, 0]])
-        >>> model = FederatedCoxRegression(0.1, num_clients=1).fit(X, y)
+        >>> model = FederatedCoxRegression(0.1).fit(X, y)
         >>> model.predict_survival_function([[0.0], [1.0]], [1.0, 2.5, 4.0], (X, y)).round(3)
         array([[0.905, 0.741,   nan],
                [0.67 , 0.301,   nan]])

@@ -501,7 +501,7 @@ class Inference:
         covers = few if len(own) < _SITES else "Hartung-Knapp's interval covers a spread"
         doubt = f"an insignificant Rao or Q does not show that they agree; {covers}"
         text = f"of {len(own)} of {len(sums.each)} sites{self._reasons(doubted)}"
-        lines += [("Own estimates", text), ("Between sites", doubt)][: len(sums.each)]
+        lines += [("Own estimates", text), ("Between sites", doubt)] * (len(sums.each) > 1)
         if trend is not None:
             text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
             text += " of rows, as if they were independent" * (sums.meat is not None)

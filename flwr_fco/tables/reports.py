@@ -166,7 +166,7 @@ class Tested(Reported):
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
     >>> model = FederatedLasso(0.1).fit(X, X[:, 0] + np.sin(9.0 * X[:, 1]), intervals=True)
     >>> model.contrast([{"x0": 1.0}, {"x1": 1.0}]).degrees
-    (2, 54.0)
+    (2, 57.0)
     """
 
     statistic: float
@@ -202,8 +202,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     if not many or unknown or not all(isinstance(each, Real) and math.isfinite(each) for each in factors):
         prefix = f"contrast({combinations!r:.200})"
         prefix += f" has {unknown[:5] or 'no features'}" * bool(unknown or not many)
-        expected = "factors by names of features, or a list of such mappings"
-        raise ConfigurationError(f"{prefix}; expected {expected}. The features are {names[:10]}")
+        raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list: {names[:10]}")
     matrix = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
     values = matrix @ found.estimate
     spread = matrix @ found.covariance @ matrix.T

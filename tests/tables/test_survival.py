@@ -89,11 +89,12 @@ def test_the_solution_is_that_of_pooled_rows_stratified_by_site(ties, alpha, l1_
 def test_times_and_events_are_taken_in_the_ways_in_which_they_are_at_hand():
     model = FederatedCoxRegression(0.02)
     expected = model.fit(X, PLAIN).coef_.copy()
-    fields = [("cens", bool), ("days", float)]
-    structured = [np.array(list(zip(y["event"], y["time"], strict=True)), fields) for y in TARGETS]
+    structured = [np.array(list(zip(y["event"], y["time"], strict=True)), "?,f8") for y in TARGETS]
     for y in (structured, [y[["event", "time"]] for y in TARGETS], [own.tolist() for own in PLAIN]):
         assert_array_equal(model.fit(X, y).coef_, expected)
     assert_array_equal(model.fit(ALL, np.vstack(PLAIN), groups=ROWS).coef_, expected)
+    # One table has one baseline.
+    assert_array_equal(model.fit(ALL, np.vstack(PLAIN)).coef_, model.fit([ALL], [np.vstack(PLAIN)]).coef_)
     # Dates of two resolutions.
     both = {"time": "M8[s]", "entry": "M8[s]"}
     dated = [y.astype(dict.fromkeys(both, int)).astype(both).astype({"entry": "M8[ms]"}) for y in TIMES]
@@ -151,7 +152,7 @@ def test_the_test_of_proportional_hazards_is_that_of_lifelines():
     frame = X[0].assign(time=TIMES[0]["time"] + 0.01 * rng.random(90), event=TIMES[0]["event"])
     fitter = lifelines.CoxPHFitter().fit(frame, "time", "event")
     other = lifelines.statistics.proportional_hazard_test(fitter, frame, "rank").summary["p"]
-    model = FederatedCoxRegression().fit(X[:1], [frame[["time", "event"]]], intervals=True)
+    model = FederatedCoxRegression().fit(X[0], frame[["time", "event"]], intervals=True)
     for row in model.summary().rows:
         assert row["p of trend"] == pytest.approx(other[row["feature"]], rel=1e-3)
 
