@@ -661,7 +661,7 @@ def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
     """Return who has sent what it had sent before, to the bit, though the model has moved; of methods with memories.
 
     Where most do so, as at a solution, it is no lie; nor is it of a client whose slopes are constant or 0, as those of
-    Huber's loss far from its targets: what it remembers then stays as it is.
+    Huber's loss far from its targets: what it remembers then stays as it is, or moves as one.
     """
     if run.ledger is None or run.moved <= _NO_STEP:
         return {}
@@ -674,11 +674,12 @@ def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
 def _is_news(run: Any, member: Any, up: Uplink) -> bool:
     """Whether a reply changes what its client remembers by more than rounding, or nothing is known of that."""
     length = max(up.norms.values())
-    is_step: bool = length > _NO_LENGTH * run.size
-    if not is_step or member.memory is None:
-        return is_step
+    if length <= _NO_LENGTH * run.size or member.memory is None:
+        return bool(length > _NO_LENGTH * run.size)
     after = remembered(run.method, run.method.downlink(run.problem, run.state, None), member.memory, up)
-    changes = [euclidean_norm(dense(vector) - dense(member.memory[name])) for name, vector in after.items()]
+    moves = [dense(vector) - dense(member.memory[name]) for name, vector in after.items()]
+    # Points that move together leave the slope between them as it is.
+    changes = [euclidean_norm(move - moves[0]) for move in moves[1:]] or [euclidean_norm(moves[0])]
     return bool(max(changes) > _NO_NEWS * length / (up.elapsed or 1.0))
 
 
