@@ -24,7 +24,7 @@ from flwr.clientapp import ClientApp
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
-from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
+from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
@@ -35,7 +35,7 @@ from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
-from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Plan, Question, Uplink
+from flwr_fco.messages.protocol import ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise
@@ -414,24 +414,17 @@ class Client:
             bounds = {name: larger * answer.numbers[name] for name in ("l2", "l1")}
             answer = answer._replace(numbers={**answer.numbers, **bounds})
         if kind.division is not None and self._limits_rows:
-            answer = self._of_parts(kind.division, answer, asked, objective, context)
+            how, parts = kind.division(asked, objective)
+            try:
+                self.disclosure.check_division(objective, parts, asked.kind, how, context)
+            except ConfigurationError as error:
+                logger.info("Run %s: withheld %s: %s", context.run_id, asked.kind, error)
+                zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
+                answer = answer._replace(numbers={"reported": 0.0}, vectors=zeros)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
         content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
-
-    def _of_parts(
-        self, division: Division, answer: Answer, asked: Question, objective: Objective, context: Context
-    ) -> Answer:
-        """Return an answer about parts of the rows; zeros if their owner does not allow them."""
-        how, parts = division(asked, objective)
-        try:
-            self.disclosure.check_division(objective, parts, asked.kind, how, context)
-        except ConfigurationError as error:
-            logger.info("Run %s: withheld %s: %s", context.run_id, asked.kind, error)
-            zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
-            return answer._replace(numbers={"reported": 0.0}, vectors=zeros)
-        return answer
 
 
 class TaskApp(ClientApp):
@@ -705,4 +698,6 @@ def check_layout(client: Layout, server: Layout, owner: str = "this client's obj
         advice = "name the buffers and frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
     elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
         advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
+    elif client.shapes.keys() ^ server.shapes.keys() == {"intercept"}:
+        advice += "; to fit an estimator, give the sites the client_app of one with the same options"
     raise ConfigurationError(f"{problem}: {advice}")

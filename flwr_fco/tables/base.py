@@ -43,7 +43,7 @@ from flwr_fco.tables import reading, reports
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
-from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table, first_of
+from flwr_fco.tables.intervals import COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
 from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_masses, connected, first_answers
@@ -368,11 +368,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return the strength of the mean loss of rows with this sum of weights."""
         return float(self.alpha)
 
-    def _penalty(self, strength: float, outputs: int) -> Regularizer:
-        """Return the penalty of a strength; factors and scales hold for all classes."""
-        each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
-        return reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
-
     @property
     def _classes(self) -> tuple[Any, ...]:
         """What a loss takes besides rows and weights: the classes of a classifier."""
@@ -477,7 +472,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 scales.add(own.name, *scales_of(as_rows(own.features)))
             if text := scales.differing(self._names(d)):
                 warnings.warn(text, UserWarning, stacklevel=4)
-        if any((own.weights < 0.0).any() for own in clients) or not any(own.weights.any() for own in clients):
+        if not all((own.weights >= 0.0).all() for own in clients) or not any(own.weights.any() for own in clients):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         left_out = None if without is None else reading.place_of(without, [own.site for own in clients])
         kept = [own.at(own.weights > 0.0) for m, own in enumerate(clients) if own.weights.any() and m != left_out]
@@ -570,8 +565,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _digest(self) -> float:
-        """The number by which the sites compare their codebook with the server's; 0 without one."""
-        return 0.0 if self.codebook is None else self.codebook.digest
+        """The number by which the sites compare their kind of model and their codebook with the server's."""
+        return KINDS.index(self._kind) / len(KINDS) + (0.0 if self.codebook is None else self.codebook.digest)
 
     @property
     def _own_levels(self) -> bool:
@@ -709,7 +704,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         self._total = sites.total
         names = self._names(self.n_features_in_)
-        psi = self._penalty(self._strength(self._total) if self._path is None else 1.0, outputs)
+        strength = self._strength(self._total) if self._path is None else 1.0
+        # Factors and scales hold for all classes.
+        each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
+        psi = reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
         if self._path is not None and isinstance(psi, Zero):
             prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
             raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")

@@ -129,6 +129,7 @@ SQUARES = Kind("rows", 10)
 CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
 COUNTS = Kind("rows with events", 5, "rate ratio")
 TIMES = Kind("events", 5, "hazard ratio")
+KINDS = (SQUARES, CLASSES, COUNTS, TIMES)
 
 #: How many times what its events and rows suggest a site may say that it knows, which the largest counts determine; and
 #: that its clusters vary.

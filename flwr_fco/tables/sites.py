@@ -50,16 +50,18 @@ _FEWEST = 10
 _FAR = 1e2
 #: Rounding error of a mean, relative to it.
 _ROUNDING = 1e-12
-#: What a site has whose columns are not the server's.
-OTHER_CODEBOOK = "another codebook than the server, or one of the two has none: give all sites the same file"
+#: What a site has whose columns, or whose loss, are not the server's.
+OTHER_CODEBOOK = "another codebook or estimator than the server: give all sites one file and one kind of client_app"
 
 
 # --- at a site --------------------------------------------------------------------------------------------------------
 
 
 def check_codebook(question: Question, objective: Objective) -> None:
-    """Refuse a question about columns that are made by another codebook."""
-    if question.numbers.get("codebook", 0.0) != getattr(objective, "digest", 0.0):
+    """Refuse a question about columns that are made by another codebook, or the loss of another estimator."""
+    asked = question.numbers.get("codebook", 0.0)
+    # A loss of one's own has no codebook, and may be of any kind.
+    if asked != getattr(objective, "digest", asked % 1.0):
         raise PublicError(f"this site has {OTHER_CODEBOOK}")
 
 

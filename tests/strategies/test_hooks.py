@@ -551,8 +551,7 @@ def test_what_stays_is_the_largest_of_the_dual_as_it_is(scope):
 
 
 def test_single_arrays_have_a_density_of_their_own_or_none():
-    psi = PerParameter({"head": Zero(), "conv": HardSparsity(density=0.5)})
-    found, _, _ = walked(regularizer=psi)
+    found, _, _ = walked(regularizer=PerParameter({"head": Zero(), "conv": HardSparsity(density=0.5)}))
     assert [np.count_nonzero(found[name]) for name in ("head", "conv")] == [100, 36]
     assert np.count_nonzero(found["hidden"]) == 72  # alone in the rest
     # A constraint is kept as it is.

@@ -307,8 +307,7 @@ def messages_of(strategy, objectives, rounds):
 
 @pytest.mark.parametrize("objectives", [losses(), clients()], ids=["named", "arrays"])
 def test_each_site_is_asked_once_in_a_run_and_first(objectives):
-    strategy = averaging(fraction_train=0.5, fraction_evaluate=0.5, certificate_every=2)
-    sent = messages_of(strategy, objectives, 6)
+    sent = messages_of(averaging(fraction_train=0.5, fraction_evaluate=0.5, certificate_every=2), objectives, 6)
     assert sorted(node for kind, node, _ in sent if kind == TABLE) == [0, 1, 2, 3]
     assert {*{node: kind for kind, node, _ in reversed(sent)}.values()} == {TABLE}
 

@@ -779,7 +779,9 @@ def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
     server = study_model("times").fit(hospitals.study()).set_params(num_clients=1)
     with grid_of(other, [sites["Oslo"]]) as grid:
         for act in (partial(server.curves, times=[9.0]), server.quality, server.describe, server.fit):
-            refused("(Oslo:|: this site) has another codebook than the server", act, grid)
+            refused("(Oslo:|: this site) has another codebook or estimator than the server", act, grid)
+    with grid_of(lasso(), SITES) as grid:
+        refused("has another codebook or estimator", FederatedLogisticRegression(num_clients=3).fit, grid)
 
 
 def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():
