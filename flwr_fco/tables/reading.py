@@ -361,7 +361,7 @@ def in_order(given: Any, sites: Sequence[Any]) -> Any:
     if given is None:
         return None
     if not isinstance(given, Mapping) or set(given) != set(sites):
-        reported = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        reported = sorted(map(str, given)) if isinstance(given, Mapping) else of_type(given)
         prefix = f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {reported}"
         raise ConfigurationError(f"{prefix}; expected a dict of the same sites")
     return [given[site] for site in sites]

@@ -202,7 +202,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     if not many or unknown or not all(isinstance(each, Real) and math.isfinite(each) for each in factors):
         prefix = f"contrast({combinations!r:.200})"
         prefix += f" has {unknown[:5] or 'no features'}" * bool(unknown or not many)
-        raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list: {names[:10]}")
+        raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of them, of {names[:5]}")
     matrix = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
     values = matrix @ found.estimate
     spread = matrix @ found.covariance @ matrix.T
