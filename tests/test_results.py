@@ -56,8 +56,7 @@ def answers(answer):
 
 
 def test_the_hooks_are_called_in_order_with_models_and_metrics():
-    diary = Diary()
-    models = [np.zeros(7)]
+    diary, models = Diary(), [np.zeros(7)]
     scores = {"evaluate_fn": lambda number, arrays: MetricRecord({"loss": float(np.abs(flat(arrays)).sum())})}
     result, _ = play(3, diary, lambda n, arrays, m: models.append(flat(arrays)), fraction_evaluate=1.0, **scores)
     assert [entry[0] for entry in diary.entries] == ["begin", *["round", "end"] * 3, "over"]
@@ -225,8 +224,7 @@ def test_two_hundred_rounds_print_a_few_lines_with_the_last_round(result):
 
 def test_the_table_has_every_number_of_every_round(result):
     table = result.table()
-    assert type(table) is pandas.DataFrame
-    assert list(table["round"]) == list(range(201))
+    assert (type(table), list(table["round"])) == (pandas.DataFrame, list(range(201)))
     for name, history in result.histories.items():
         for number, metrics in history.items():
             assert {key: table[f"{name}/{key}"][number] for key in metrics} == dict(metrics)

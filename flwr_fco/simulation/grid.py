@@ -284,9 +284,8 @@ class InProcessGrid(Grid):
             # Who does not say what its table is has none; an error in loading it comes with its task again.
             if self.raise_errors and about.message_type not in (TABLE, NAMES_ONLY):
                 foreign = self.foreign and FCO in content
-                unread = SHORT in message.content
                 where = about.dst_node_id, about.group_id, about.message_type
-                raise self._raised(error, *where, foreign=foreign, short=unread) from error
+                raise self._raised(error, *where, foreign=foreign, short=SHORT in message.content) from error
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)

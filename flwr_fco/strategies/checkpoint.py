@@ -20,6 +20,7 @@ from flwr_fco.core.files import FilePath, json_object, read_npz, shown, write_np
 from flwr_fco.core.layout import all_finite
 from flwr_fco.core.spec import decode, encode
 from flwr_fco.errors import ConfigurationError, in_words
+from flwr_fco.messages.protocol import Node
 from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run
@@ -90,8 +91,7 @@ def load(path: FilePath, about: str) -> Any:
         raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
     with _damaged(f"{shown(path)} is damaged", advice="; take an earlier copy"):
         saved = json_object(arrays["tree"].tobytes())
-        version = saved["version"]
-        whose = saved["about"]
+        version, whose = saved["version"], saved["about"]
         for i, names in enumerate(saved.get("rows", ())):
             arrays |= zip(names, arrays.pop(f"{i}"), strict=True)
         tree = decode(saved["tree"], _TREE, arrays, math.inf)
@@ -292,6 +292,7 @@ class Saved:
         if (good.shape, good.dtype) != (run.point.shape, run.point.dtype) or not all(map(all_finite, (good, *state))):
             raise ValueError("the state or the last good model is not finite, or of another model")
         parts["run"]["state"] = state
+        parts["nodes"]["seen"] = {key: Node(*own) for key, own in parts["nodes"]["seen"].items()}
         if run.roll is not None:
             parts["ledger"]["members"] = {key: Member(*own) for key, own in parts["ledger"]["members"].items()}
             for key, member in parts["ledger"]["members"].items():

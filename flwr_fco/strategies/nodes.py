@@ -52,11 +52,13 @@ class Nodes:
         The nodes, sorted by partition id.
     refused : dict of int to Node
         Ids of nodes that claim the partition of another node, with that node; they are not asked.
-    gone : dict of (int, int) to Node
-        Nodes with a partition that have been there and are not connected any more, by key.
+    seen, gone : dict of (int, int) to Node
+        Nodes with a partition that have been there, by key, and those of them that are not connected any more.
     foreign : set of int
         Ids of nodes that were asked for their partition, and whose ClientApp has no answer to that.
     """
+
+    saved = ("seen",)
 
     def __init__(self, seed: int, timeout: float, asks: bool) -> None:
         self.seed = seed
@@ -64,6 +66,7 @@ class Nodes:
         self.asks = asks
         self.ordered: list[Node] = []
         self.refused: dict[int, Node] = {}
+        self.seen: dict[Key, Node] = {}
         self.gone: dict[Key, Node] = {}
         self.foreign: set[int] = set()
         self._known: dict[int, Node] = {}
@@ -135,7 +138,6 @@ class Nodes:
         present = set(available)
         if present == self._known.keys():
             return
-        before = {node.key: node for node in self._known.values() if node.partition_id is not None}
         self._known = {node_id: node for node_id, node in self._known.items() if node_id in present}
         new = [node_id for node_id in available if node_id not in self._known]
         partitions = self._partitions(grid, present, new)
@@ -147,9 +149,9 @@ class Nodes:
         self.refused = twins
         self.ordered = sorted(first.values(), key=lambda node: node.key)
         # Who comes back, if as another node, has the same key.
-        self.gone = {key: node for key, node in (self.gone | before).items() if key not in first}
-        without = sum(node.partition_id is None for node in self.ordered)
-        if new and without:
+        self.seen = self.seen | {key: node for key, node in first.items() if node.partition_id is not None}
+        self.gone = {key: node for key, node in self.seen.items() if key not in first}
+        if new and (without := sum(node.partition_id is None for node in self.ordered)):
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
             logger.info(text, without, len(self.ordered))
 

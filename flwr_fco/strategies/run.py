@@ -183,7 +183,7 @@ class Run:
         """All that changes, by name, for saving and going back."""
         parts = {"run": self, "cap": self.cap, "average": self.average, "ledger": self.roll, "graph": self.graph}
         parts |= {"momentum": self.momentum, "untrained": self.untrained, "watch": self.watch, "privacy": self.privacy}
-        parts["noise"] = self.privacy and self.privacy.stream
+        parts |= {"noise": self.privacy and self.privacy.stream, "nodes": self.nodes}
         return {name: part for name, part in parts.items() if part is not None}
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -437,8 +437,7 @@ class Run:
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the lines of the summary that are about this run."""
-        chosen = self.chosen.items()
-        lines = [(f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}") for name, value in chosen]
+        lines = [(f"Chosen {k}", f"{own:.4g} = {self.reasons.get(k, 'as saved')}") for k, own in self.chosen.items()]
         lines.append(("Method", text_of(self.method)))
         if isinstance(wire := self.options.wire, Short):
             said = f"{wire.down} down, {wire.up} up; clients need ClientApp(mods=[short_mod()])"

@@ -36,8 +36,7 @@ def make(cls, **options):
     wanted = {"regularizer": fco.L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3}
     if "regularizer" in cls.algorithm.refuses:
         del wanted["regularizer"]
-    if cls.algorithm.reads != "everyone":
-        wanted["fraction_train"] = 0.6
+    wanted |= {} if cls.algorithm.reads == "everyone" else {"fraction_train": 0.6}
     wanted |= {**CONSTANTS.get(cls.__name__, {}), **options}
     return cls(**fitting(cls, wanted))
 

@@ -9,6 +9,7 @@ import pytest
 from faulty import Faulty, changing, error, says, silent, start_on, strategy, with_metrics
 from problems import app_of, clients, flat, foreign, optimum, refused, run, start_arrays
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.regularizers import L1
@@ -31,10 +32,10 @@ def odd(app, fault, rounds=range(1, 999), kind="train", grid=Faulty):
     return grid(app, len(SITES), fault, rounds, (ODD + 2,), kind)
 
 
-def played(strategy, grid, rounds):
+def played(strategy, grid, rounds, **options):
     """Return the result of a run, and its warnings."""
     with grid.identity(), quiet(50), warnings.catch_warnings(record=True, action="always") as said:
-        result = strategy.start(grid, start_arrays(), rounds)
+        result = strategy.start(grid, start_arrays(), rounds, **options)
     return result, [f"{each.message}" for each in said]
 
 
@@ -164,7 +165,8 @@ def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
 
 
 @pytest.mark.parametrize(("fraction", "back", "part"), [(1.0, False, True), (1.0, True, False), (0.5, False, False)])
-def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, part):
+def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, part, tmp_path):
+    """Also after a resumption."""
     away = (3, 4) if back else range(3, 9)
 
     class Leaving(InProcessGrid):
@@ -172,8 +174,10 @@ def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, 
             gone = own.result is not None and len(own.result.train_metrics_clientapp) in away
             return [i for i in super().get_node_ids() if not (gone and self.partition_ids[i] == ODD)]
 
-    own = FedDualAvg(fraction_train=fraction, certificate_every=8, **TRAIN)
-    result, said = played(own, Leaving(app_of(SITES), 4), 8)
+    for rounds, path in ((5, None), (8, tmp_path / "run.npz")):
+        own = FedDualAvg(fraction_train=fraction, certificate_every=8, **TRAIN)
+        saves = [Checkpoint(tmp_path / "run.npz")]
+        result, said = played(own, Leaving(app_of(SITES), 4), rounds, callbacks=saves, resume=path)
     text = "data: of 3 of 4 clients; without partition 2: it is not connected any more"
     assert (said[-1:] == [f"FedDualAvg: the model is not of all clients. {text}"]) == part
     assert (f"  {text}" in f"{result}".splitlines()) == part
