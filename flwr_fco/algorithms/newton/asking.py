@@ -135,8 +135,7 @@ def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]
     once = {"square": _largest_square(objective)}
     if not count:
         return once
-    columns = np.zeros(size)
-    targets = np.zeros(size)
+    columns, targets = np.zeros((2, size))
     rows = np.zeros((max(2, count), size + 1))
     if reported.name in (*CONSTANT, "poisson"):
         far = np.zeros(size)
@@ -291,7 +290,7 @@ class Known(NamedTuple):
         return max(1, int(self.reported.outputs))
 
     def shares(self, targets: Vector) -> Vector:
-        """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
+        """Return the share of each class, the intercepts' entries of A'y/n; of one output there are two classes.
 
         Raises
         ------
@@ -306,7 +305,7 @@ class Known(NamedTuple):
                 f"{_NOBODY:g} of all, and the intercept is not regularized: the loss has no minimum. Take fewer folds, "
                 "join this class with another, or make psi act on the intercept: arrays=Arrays(apply_to=...)"
             )
-        return np.asarray(shares)
+        return np.asarray(both)
 
     def dual(self, once: Any) -> tuple[float, Vector]:
         """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
@@ -322,9 +321,8 @@ class Known(NamedTuple):
         reported = self.reported
         size = self.w.size
         count = gaps.free_intercepts(psi)
-        ridge = reported.l2 * self.w
-        ridge[size - num_intercepts(psi.layout) :] = 0.0
-        gradients = [self.gradient - ridge]
+        slopes = size - num_intercepts(psi.layout)
+        gradients = [self.gradient - reported.l2 * np.append(self.w[:slopes], np.zeros(size - slopes))]
         values = [reported.conjugate]
         if count and reported.name == "identity":
             mean = float(gradients[0][-1])
@@ -334,16 +332,19 @@ class Known(NamedTuple):
             # Of targets far from 0 these are large and almost cancel; a bound is no bound without their rounding.
             values[0] += _CANCELLED * (abs(moved[0]) + moved[1]) - sum(moved)
         elif count and reported.name in CONSTANT:
-            self.shares(once.targets)
-            levels = np.array([[1.0], [0.0]]) if count == 1 else np.eye(count)
-            gradients += [np.tile(level, size // count) * once.columns - once.targets for level in levels]
-            values += [0.0] * len(levels)
+            # With s_c of the gradient where all rows are of class c, g + s - sum(s) shares is 0: s = sum(s) shares - g.
+            both, g = self.shares(once.targets), gradients[0][size - count :]
+            g = g if count > 1 else np.append(-g, g)
+            total = max(0.0, float((g / both).max()))
+            mixed = np.tile((total * both - g)[-count:], size // count) * once.columns - total * once.targets
+            gradients[0] = (gradients[0] + mixed) / (1.0 + total)
+            gradients[0][size - count :] *= np.abs(g.sum()) > _CONTRADICTION
+            values[0] /= 1.0 + total
         elif count:
             rows = once.references.reshape(-1, size + 1)
             gradients = [*gradients, *rows[:, :-1]]
             values = [*values, *rows[:, -1]]
-        found = gaps.feasible(psi, np.array(gradients), reported.l2)
-        if found is None:
+        if (found := gaps.feasible(psi, np.array(gradients), reported.l2)) is None:
             return -math.inf, np.zeros(size)
         shares, point = found
         value = float(shares @ values) - (1.0 - float(shares.sum())) * reported.least

@@ -484,7 +484,7 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
         x[-1] = math.log(level[0])
         share = float(level[0])
     elif known.reported.name == "logistic":
-        level = known.shares(targets)
+        level = known.shares(targets)[1:]
         x[-1] = math.log(level[0] / (1.0 - level[0]))
         share = float(4.0 * level[0] * (1.0 - level[0]))
     elif known.reported.name == "softmax" and not state.mask.all():
