@@ -457,8 +457,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
         given = reading.aligned(given) if apart else given
         self._on_trust = len(given) > 1 and not reading.columns_in(given[0].features)
-        # Of a Cox model and of a table each client has a level of its own, which parts that are dealt have not.
-        one = self._kind is TIMES or getattr(self, "_intervals", None) is not None
+        # A Cox model, a table and quality are by client, and parts that are dealt are none.
+        one = not reset or self._kind is TIMES or self._intervals is not None
         self._dealt = not (apart or one) and groups is None
         clients = [self._read(own, reset=reset and not m) for m, own in enumerate(given)]
         if not apart:

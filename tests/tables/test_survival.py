@@ -369,7 +369,7 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
     names = ["d", "c", "b", "a"]
     tables, targets = (dict(zip(names, own, strict=True)) for own in (X, y))
     alone = clone(model).fit([X[own] for own in (0, 1, 3)], [y[own] for own in (0, 1, 3)])
-    judged = alone.quality([X[2]], [y[2]])
+    judged = alone.quality(X[2], y[2])
     for label, other in (
         ("site 2", clone(model).fit(X, y, without=2)),
         ("site b", clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without="b")),
