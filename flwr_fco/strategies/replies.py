@@ -608,8 +608,9 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     # Some clients' loss is a sum over their examples.
     sums = [max(1.0, up.examples / (_median([up.examples for up in ups]) or math.inf)) for up in ups] if said else []
     for name in said:
-        sizes = [_size_of(up.vectors[name] if name in losses else up.metrics.get(name, 0.0)) for up in ups]
-        sizes = [size / most for size, most in zip(sizes, sums, strict=True)]
+        own = [dense(up.vectors[name]) if name in losses else up.metrics.get(name, 0.0) for up in ups]
+        # The largest number of each, and 1 at least: below that all are small.
+        sizes = [max(1.0, float(np.max(np.abs(x), initial=0.0))) / most for x, most in zip(own, sums, strict=True)]
         reasons = cap.too_long(name, sizes, shares, _median(sizes)) | reasons
     return _repeated(run, ups) | reasons
 
@@ -650,11 +651,6 @@ def _median(values: Sequence[float]) -> float:
     if not ordered:
         return 0.0
     return math.sqrt(ordered[(len(ordered) - 1) // 2]) * math.sqrt(ordered[len(ordered) // 2])
-
-
-def _size_of(loss: Any) -> float:
-    """Return the largest number of a loss, or of several, and 1 at least: below that all are small."""
-    return max(1.0, float(np.max(np.abs(dense(loss) if isinstance(loss, SparseVector) else loss), initial=0.0)))
 
 
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:

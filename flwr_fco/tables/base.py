@@ -566,7 +566,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     @property
     def _digest(self) -> float:
         """The number by which the sites compare their kind of model and their codebook with the server's."""
-        return KINDS.index(self._kind) / len(KINDS) + (0.0 if self.codebook is None else self.codebook.digest)
+        kind = KINDS.index(self._kind) + (getattr(self, "ties", "") == "breslow")
+        return kind / 8.0 + (0.0 if self.codebook is None else self.codebook.digest)
 
     @property
     def _own_levels(self) -> bool:
