@@ -44,7 +44,7 @@ class FirstOrder(LocalWork):
     >>> FirstOrder()
     Epochs(1, batch_size=32)
     >>> str(FirstOrder(steps=5, batch_size=None))
-    '5 step(s) in full batches'
+    '5 steps in full batches'
     """
 
     kind: ClassVar[str] = "steps"
@@ -66,8 +66,8 @@ class FirstOrder(LocalWork):
         return f"{count}, batch_size={self.batch_size})"
 
     def __str__(self) -> str:
-        work = f"{self.epochs} epoch(s)" if self.steps is None else f"{self.steps} step(s)"
-        return f"{work} in " + ("full batches" if self.batch_size is None else f"batches of {self.batch_size}")
+        n, work = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
+        return f"{n} {work}{'s' * (n != 1)} in " + (f"batches of {b}" if (b := self.batch_size) else "full batches")
 
     def num_draws(self, num_examples: int, per_step: int = 1) -> int:
         """Return the number of minibatches drawn: steps times `per_step`, or the epochs' minibatches.

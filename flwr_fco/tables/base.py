@@ -798,7 +798,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         path = self._path
         many = len(sites.answers)
         without = "" if self.without_ is None else f", without site {self.without_}"
-        where = "dealt in turn to" if self._dealt else "of"
+        where = "dealt in turn to" if self._dealt and many > 1 else "of"
         data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, {where} {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
