@@ -127,8 +127,7 @@ def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
     wrong = [name for name in ("min_class_rows", "min_events") if getattr(given, name) is not None]
     if wrong:
         prefix = f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has"
-        advice = "leave it out, or use flwr_fco.client_apps.client_app with an objective"
-        raise ConfigurationError(f"{prefix}: {advice}")
+        raise ConfigurationError(f"{prefix}: leave it out, or use flwr_fco.client_apps.client_app with an objective")
     return given
 
 
@@ -143,8 +142,7 @@ def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> No
     prefix = f"an answer to {kind!r:.80}"
     if not counts:
         prefix = f"the server asks for {prefix}; this site's owner sets min_rows={disclosure.min_rows}"
-        advice = "add 'num-examples' to its metrics, or leave the limit out"
-        raise ConfigurationError(f"{prefix}, and the answer does not say how many rows it is about: {advice}")
+        raise ConfigurationError(f"{prefix}: add 'num-examples' to the metrics of the answer, or leave the limit out")
     for count in counts:
         disclosure.check_rows(int(_number("num-examples", count)), prefix)
 
@@ -268,17 +266,19 @@ class LocalTraining:
             optimizer.set_shift(plan.layout.views(self._shift))
         rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
         self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
-        dual = [*self.model.parameters()] if isinstance(optimizer, optim.DualAveraging) else []
-        self._held = [(p, p.detach().clone()) for p in dual if p.requires_grad]
+        parts = self.model.modules() if isinstance(optimizer, optim.DualAveraging) else ()
+        # A forward pass of an embedding with a max_norm changes its weights itself.
+        kept = (p for part in parts if not getattr(part, "max_norm", None) for p in part.parameters(recurse=False))
+        self._held = [(p, p.detach().clone()) for p in kept if p.requires_grad]
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._stack.callback(optimizer.register_step_post_hook(self._after_step).remove)
         return self
 
     def _before_step(self, *_: object) -> None:
-        """Refuse weights that the loop has loaded before its first step: they would be gone after it."""
+        """Refuse weights that the loop loads before its first step, and does not freeze: they would be gone."""
         held, self._held = self._held, []
-        if not all(torch.allclose(p, own.to(p), equal_nan=True) for p, own in held):
+        if not all(torch.allclose(p, own.to(p), equal_nan=True) for p, own in held if p.requires_grad):
             prefix = "the model's weights were changed before the first step, which goes on from the server's vectors"
             raise ConfigurationError(f'{prefix}; clients that keep layers stay client="unmodified", with PerParameter')
 

@@ -156,10 +156,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     def _kept(self, group: Group, key: str) -> list[Tensor]:
         """Return the tensors kept for each parameter, moved to the parameter's device if the model has moved."""
-        for p in group["params"]:
-            if self.state[p][key].device != p.device:
-                self.state[p][key] = self.state[p][key].to(p.device)
-        return [self.state[p][key] for p in group["params"]]
+        kept = [self.state[p][key].to(p.device) for p in group["params"]]
+        self._keep(group, key, kept)
+        return kept
 
     def _keep(self, group: Group, key: str, tensors: Sequence[Tensor]) -> None:
         for p, tensor in zip(group["params"], tensors, strict=True):
@@ -251,15 +250,13 @@ class CompositeOptimizer(torch.optim.Optimizer):
             Keep duals in float32. Their increments are kept by themselves, so they lose no digits to a large dual.
         """
         for group in self._filled:
-            starts = self._vectors(group, vectors, torch.float32 if single else None)
             group.update(_CLOCK, start_elapsed=float(elapsed))
-            self._begin(group, starts)
+            self._begin(group, self._vectors(group, vectors, torch.float32 if single else None))
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
         """Return the changes since the start by parameter name: of the duals, or of the parameters' values."""
-        groups = self._started()
-        return {name: moved for g in groups for name, moved in zip(g["names"], self._moved(g), strict=True)}
+        return {name: moved for g in self._started() for name, moved in zip(g["names"], self._moved(g), strict=True)}
 
     def _vectors(self, group: Group, vectors: Values, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Return copies of vectors as tensors where the parameters are, in the widest precision by default."""

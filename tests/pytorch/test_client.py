@@ -152,6 +152,10 @@ def without_gradients(training):
     return training.optimizer
 
 
+def with_own_layer(net):
+    return torch.nn.init.ones_(net.intercept.requires_grad_(False))
+
+
 OBJECTIVE = ".*flwr_fco.torch.TorchObjective, which takes every"
 JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="joint")}
 
@@ -169,7 +173,8 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="join
         (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
         (plain(), {"steps": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
         (plain(), {"look": lambda net: torch.nn.init.ones_(net.coefficients)}, "changed before the first step"),
-        (plain(), {"steps": without_gradients}, "no parameter of the model had a gradient in any step"),
+        # Weights that a client freezes are kept.
+        (plain(), {"look": with_own_layer, "steps": without_gradients}, "no parameter of the model had a gradient"),
         (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
         (plain(), {"metrics": {"num-examples": float("nan")}}, "num-examples=nan; expected a finite number >= 0"),
         *(
@@ -185,8 +190,7 @@ def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, clie
 
 
 def test_there_is_no_optimiser_outside_of_the_block():
-    words = r"no optimiser outside .* train in its block: with local_training"
-    refused(words, lambda: LocalTraining.__new__(LocalTraining).optimizer)
+    refused("no optimiser outside .*: with local_training", attrgetter("optimizer"), object.__new__(LocalTraining))
 
 
 # --- what the owner may forbid, and the record ------------------------------------------------------------------------

@@ -104,8 +104,7 @@ def test_a_network_of_dictionaries_with_dropout_and_batch_normalisation():
 def test_buffers_travel_and_only_training_changes_them():
     objective = TorchObjective(_network(), _loss, Images())
     names = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
-    before = objective.buffers()
-    assert before.keys() == names
+    assert (before := objective.buffers()).keys() == names
     w = np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
     objective.metrics(w)
     assert all(np.array_equal(value, before[name]) for name, value in objective.buffers().items())
@@ -177,16 +176,17 @@ Pair = namedtuple("Pair", ["x", "y"])
 def test_a_data_set_says_what_an_example_is_and_collate_what_a_batch_is():
     x, y = torch.randn(9, 2, dtype=torch.float64), torch.arange(9.0)
     centred = x - x.mean(1, keepdim=True)
-    batched = {"collate": lambda rows: Pair(*(torch.stack(own) for own in zip(*rows, strict=True)))}
+    batched = {"collate": lambda rows: Pair(torch.stack([x - x.mean() for x, _ in rows]), y)}
     found = [TorchObjective(Linear(2), _squares, (centred, y)).value(np.ones(3))]
-    for data, more in ((Centred(x, y), {}), (Table(map(Pair, centred, y)), {}), (TensorDataset(centred, y), batched)):
+    for data, more in ((Centred(x, y), {}), (Table(map(Pair, centred, y)), {}), (TensorDataset(x, y), batched)):
         own = TorchObjective(Linear(2), lambda model, pair: _squares(model, (pair.x, pair.y)), data, **more)
         found.append(own.value(np.ones(3)))
     np.testing.assert_allclose(found, found[0], rtol=1e-15)
+    # A contrast of alike examples is the logarithm of their number, and no sum.
+    assert TorchObjective(Linear(2), lambda model, batch: model(batch[0]).logsumexp(0), (X, Y)).value(np.zeros(3)) > 1
 
 
-X = torch.ones(4, 2, dtype=torch.float64)
-Y = torch.zeros(4, dtype=torch.float64)
+X, Y = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("argument", ["loss", "scores"])
