@@ -258,9 +258,9 @@ class EarlyStopping(Callback):
             return None if metrics.get("train/skipped") else self._change(arrays)
         if isinstance(self._looks_at, str):
             self._seen = self._seen or self._looks_at in metrics
-            near = [name for name in metrics if not self._seen and name.endswith(f"/{self._looks_at}")]
+            near = " or ".join(repr(n) for n in metrics if not self._seen and n.endswith(f"/{self._looks_at}"))
             if near:
-                raise ConfigurationError(f"{self._kind}={self._looks_at!r} is no metric of a round; give {near[0]!r}")
+                raise ConfigurationError(f"{self._kind}={self._looks_at!r} is no metric of a round; give {near}")
             return float(metrics[self._looks_at]) if self._looks_at in metrics else None
         found: Any = self._looks_at(arrays)
         with in_words(f"{self._kind} returned {of_type(found)}; expected a number", ConfigurationError):
