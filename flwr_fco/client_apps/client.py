@@ -30,7 +30,7 @@ from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
-from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, of_type
+from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, of_type, takes
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.messages import protocol, records
@@ -556,7 +556,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
         If it is not a sequence of functions, or a mod clips or masks replies.
     """
     functions: Any = () if mods is None else mods
-    if not isinstance(functions, Sequence) or not all(map(callable, functions)):
+    if not isinstance(functions, Sequence) or not all(takes(mod, 3) for mod in functions):
         raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
     for name in (getattr(mod, "__name__", type(mod).__name__) for mod in functions):
         if name in _REFUSED_MODS:

@@ -66,6 +66,6 @@ def test_secure_aggregation_is_of_the_legacy_api(name):
         refused(r"KeyError.*secaggplus_configs", run, ordinary(mod), own, rounds=1, kind=ClientError)
 
 
-@pytest.mark.parametrize("wrong", [lambda message, context, call_next: call_next(message, context), "abc", [None], 3])
+@pytest.mark.parametrize("wrong", [lambda message, context, call_next: None, "abc", [None], [client_app], 3])
 def test_mods_are_a_sequence_of_functions(wrong):
     refused(r"mods=.*expected a list of functions", client_app, lambda context: None, mods=wrong)

@@ -231,7 +231,7 @@ def test_every_entry_of_a_plan_is_checked():
 @pytest.mark.parametrize(
     ("limit", "value", "change", "asked"),
     [
-        ("max_steps", 2, None, r"3 step\(s\) in batches of 5: 3 local steps"),
+        ("max_steps", 2, None, "3 steps in batches of 5: 3 local steps"),
         ("max_parameters", 6, None, "asks for a model of 7 parameters"),
         ("max_plan", 100, None, "a plan of .* characters"),
         ("max_parameters", 20, plan("options", SHADOW), "all 3 local points: 21 numbers in the reply"),
