@@ -343,16 +343,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         outputs = self._outputs(clients, classes)
         objectives = self._objectives(clients)
         with ExitStack() as stack:
-            if over_grid:
-                stack.enter_context(_one_fit)
-            grid = rows[0] if over_grid else stack.enter_context(connected(objectives))
+            entered = stack.enter_context(_one_fit if over_grid else connected(objectives))
+            grid = rows[0] if over_grid else entered
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())
                 stack.enter_context(progress_bar(grid, None))
-            if over_grid:
-                return self._solved(self._sites_over(grid, features, outputs), outputs)
-            return self._solved(self._sites_here(grid, clients, outputs), outputs)
+            sites = self._sites_over(grid, features, outputs) if over_grid else self._sites_here(grid, clients, outputs)
+            return self._solved(sites, outputs)
 
     def _outputs(self, clients: Sequence[reading.Client], classes: Any) -> int:
         """Return how many scores a row has."""
@@ -787,21 +785,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
         self.n_iter_ += len(chosen.result.train_metrics_clientapp)
         self.strength_ = chosen.strength
-        strategy.strengths = None
-        strategy.tolerance = tolerance
+        strategy.strengths, strategy.tolerance = None, tolerance
         strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
         return chosen.result.arrays
 
     def _describe(self, strategy: FedNewton, last: Any, outputs: int, sites: Sites, unsolved: bool) -> None:
         """Store what is proved, and the lines of a summary."""
-        first = self._first
         path = self._path
         many = len(sites.answers)
         without = "" if self.without_ is None else f", without site {self.without_}"
         where = "dealt in turn to" if self._dealt and many > 1 else "of"
         data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, {where} {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
-        value = strength if first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
+        value = strength if self._first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
         end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
         if math.isnan(self.duality_gap_):
@@ -812,11 +808,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             chosen_by += f"; it is the smallest one, so that a smaller one may be better: Strengths({option}=...)"
         elif path is not None and self.strength_ == self.path_.points[0].strength and self.path_.points[0].nonzero:
             chosen_by += "; it is the largest one, so that a larger one may be better: Strengths(values=...)"
-        text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
+        text = f"{strength:.6g} ({self._first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         self._lines += [("Intercepts", "each site's own, which have stayed there")] * (self.site_intercepts == "local")
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
-        self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
+        self.proved_zero_ = proved[:, 0] if self._first == "alpha" else np.ascontiguousarray(proved.T)
         text = f"{np.count_nonzero(proved.all(axis=1))} features, which no optimum of the pooled problem has"
         self._lines += [("Proved zero", text)] * bool(proved.any())

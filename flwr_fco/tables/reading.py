@@ -80,7 +80,8 @@ def dealt(whole: Client, groups: Any, count: int) -> list[Client]:
     """Return the clients of one X: those that `groups` names, or so many to whom its rows are dealt in turn."""
     numbers = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
     sites = list(range(min(count, numbers.size)))
-    owner = np.arange(numbers.size) % len(sites)
+    # Rows of a cluster stay together: its errors and folds are of all of them.
+    owner = (np.arange(numbers.size) if whole.clusters is None else whole.clusters) % len(sites)
     if groups is not None:
         names, of_given = owners_of(groups)
         sites, owner = names.tolist(), of_given[numbers]

@@ -503,8 +503,7 @@ def test_score_residuals_are_the_derivatives_by_weights_of_the_score(ties):
     tied = cox(weights, rng.integers(1, 15, 60))
     assert_allclose(tied.row_gradients(w).mean(axis=0), tied.gradient(w), atol=1e-14)
     rows = cox(weights).row_gradients(w) * weights.mean()
-    for i in range(0, 60, 7):
-        step = 1e-6 * np.eye(60)[i]
+    for i, step in enumerate(1e-6 * np.eye(60)):
         up, down = (own.sum() * cox(own).gradient(w) for own in (weights + step, weights - step))
         assert_allclose(rows[i], (up - down) / 2e-6 * weights[i], atol=1e-6)
 
@@ -527,6 +526,8 @@ def test_raos_test_with_clusters_is_that_of_the_clusters_scores():
         each = own[:, [j]] * (np.arange(3) == np.arange(90)[:, None] // 30) - moved
         sums = each.sum(axis=0)
         assert row["Rao"] == pytest.approx(sums @ np.linalg.pinv(each.T @ each, rcond=1e-9) @ sums, rel=1e-6)
+    # Of one X the rows of a patient are dealt to one site.
+    assert_allclose(*(errors(model.set_params(num_clients=k).fit(frames[0], y[:90], intervals=True)) for k in (1, 4)))
 
 
 # --- meta-analysis ----------------------------------------------------------------------------------------------------

@@ -829,7 +829,7 @@ def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> 
     weights = [uplink.weight * float(uplink.vectors["shares"][fold]) for uplink in uplinks]
     total = math.fsum(weights)
     if total == 0.0:
-        raise ConfigurationError(f"no client has a row outside of fold {fold}; take fewer folds")
+        raise ConfigurationError(f"no client has a row outside of fold {fold}; take fewer folds, or smaller clusters")
     pairs = zip(weights, parts, strict=True)
     return Replies([own._replace(weight=weight / total) for weight, own in pairs if weight > 0.0])
 
