@@ -215,7 +215,9 @@ def refuse_shuffled(whose: str, X: Any, beside: Mapping[str, Any]) -> None:
     here: Any = getattr(X, "index", None)
     for name, given in beside.items():
         there: Any = getattr(given, "index", None)
-        if hasattr(here, "equals") and hasattr(there, "equals") and not here.equals(there) and {*here} == {*there}:
+        known = hasattr(here, "equals") and hasattr(there, "equals") and len(here) == len(there)
+        # Of another dtype or time zone they are not equal to pandas.
+        if known and not here.equals(there) and [*here] != [*there] and {*here} == {*there}:
             prefix = f"{whose}: {name} has the labels of X's rows in another order"
             raise PublicError(f"{prefix}; give {name}.loc[X.index], or {name}.to_numpy() if its places are right")
 
@@ -234,6 +236,7 @@ def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:
     if groups is None:
         raise ConfigurationError("one X needs groups=, the site of each row; or give a dict of the sites' tables")
     check_consistent_length(X, groups)
+    refuse_shuffled("X", X, {"y": y, "groups": groups})
     return dealt(clients[0], groups, 1)
 
 

@@ -149,7 +149,7 @@ def test_names_that_are_twice_or_no_texts():
     refused("part 0 has several columns of the name", lasso().fit, twice, TARGETS[:2])
     model = fit_here(SITES)
     arrays = [own.to_numpy() for own in TABLES]
-    model.fit([pd.DataFrame(arrays[0]), *arrays[1:]], TARGETS)
+    model.fit([pd.DataFrame(arrays[0], pd.array(range(40), "Int64")), *arrays[1:]], list(map(pd.Series, TARGETS)))
     assert_array_equal(model.coef_, lasso().fit(arrays, TARGETS).coef_)
     assert not hasattr(model, "feature_names_in_")
     frames = [pd.DataFrame(arrays[0]), pd.DataFrame(arrays[1])[[1, 0, 2, 3]]]
