@@ -220,7 +220,7 @@ class EarlyStopping(Callback):
             # The first score is better than none, but one that is NaN is never the best.
             done = math.isnan(value) or sign * value >= sign * self.best
             if not done:
-                self.best, self.best_arrays = value, arrays
+                self.best, self.best_arrays = value, arrays.copy()
         else:
             # A metric says whose data it is of; a part of them certifies nothing of the rest.
             part = isinstance(self._looks_at, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)

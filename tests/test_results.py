@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import Array, MetricRecord
 from problems import arrays_of, clients, flat, refused, run
 from scipy.sparse import csr_array
 
@@ -160,10 +160,10 @@ STOPS = [
 
 @pytest.mark.parametrize(("options", "scores", "stopped", "best"), STOPS)
 def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopped, best):
-    models = [None]
-    stopping = EarlyStopping(**options)
+    models, stopping = [None], EarlyStopping(**options)
     scored = [None, *(None if score is None else MetricRecord({"score": float(score)}) for score in scores)]
-    callbacks = [stopping, lambda n, arrays, m: models.append(flat(arrays))]
+    zero = Array(np.zeros(1))
+    callbacks = [stopping, lambda n, arrays, m: models.append(flat(arrays)) or arrays.update(intercept=zero)]
     _, rounds = play(len(scores), *callbacks, evaluate_fn=lambda n, arrays: scored[n])
     assert rounds == stopping.stopped == stopped
     assert (stopping.best_arrays is None) == np.isnan(stopping.best) == (best is None)

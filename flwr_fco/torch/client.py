@@ -163,8 +163,8 @@ class LocalTraining:
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
     4. With a strategy's ``density`` the steps are plain ones from the server's model.
     5. With dual averaging the optimiser goes on from the server's vectors, whatever the model holds, and the reply is
-       its steps. Weights that are loaded before the first step, such as a head that this client keeps in its context,
-       are refused, as they would be gone after it; those that are loaded after the last one, or clipped after each, are
+       its steps. Weights that are loaded before the first step and not frozen, such as a head that a client keeps, are
+       refused, as they would be gone after it; those that are loaded after the last one, or clipped after each, are
        not part of the reply. Clients that keep layers stay unmodified, with ``PerParameter({"head.*": Zero()})``.
 
     Parameters
