@@ -527,7 +527,7 @@ def test_raos_test_with_clusters_is_that_of_the_clusters_scores():
         sums = each.sum(axis=0)
         assert row["Rao"] == pytest.approx(sums @ np.linalg.pinv(each.T @ each, rcond=1e-9) @ sums, rel=1e-6)
     # Of one X the rows of a patient are dealt to one site.
-    assert_allclose(*(errors(model.set_params(num_clients=k).fit(frames[0], y[:90], intervals=True)) for k in (1, 4)))
+    assert "dealt in turn to 30 sites" in model.set_params(num_clients=40).fit(frames[0], y[:90]).summary()
 
 
 # --- meta-analysis ----------------------------------------------------------------------------------------------------
