@@ -20,7 +20,6 @@ from flwr_fco.core.files import FilePath, json_object, read_npz, shown, write_np
 from flwr_fco.core.layout import all_finite
 from flwr_fco.core.spec import decode, encode
 from flwr_fco.errors import ConfigurationError, in_words
-from flwr_fco.messages.protocol import Node
 from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run
@@ -292,7 +291,6 @@ class Saved:
         if (good.shape, good.dtype) != (run.point.shape, run.point.dtype) or not all(map(all_finite, (good, *state))):
             raise ValueError("the state or the last good model is not finite, or of another model")
         parts["run"]["state"] = state
-        parts["nodes"]["seen"] = {key: Node(*own) for key, own in parts["nodes"]["seen"].items()}
         if run.roll is not None:
             parts["ledger"]["members"] = {key: Member(*own) for key, own in parts["ledger"]["members"].items()}
             for key, member in parts["ledger"]["members"].items():

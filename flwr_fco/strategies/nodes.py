@@ -52,8 +52,10 @@ class Nodes:
         The nodes, sorted by partition id.
     refused : dict of int to Node
         Ids of nodes that claim the partition of another node, with that node; they are not asked.
-    seen, gone : dict of (int, int) to Node
-        Nodes with a partition that have been there, by key, and those of them that are not connected any more.
+    seen : dict of int to int
+        By partition the last node that has been there.
+    gone : dict of (int, int) to Node
+        Those of them that are not connected any more, by key.
     foreign : set of int
         Ids of nodes that were asked for their partition, and whose ClientApp has no answer to that.
     """
@@ -66,7 +68,7 @@ class Nodes:
         self.asks = asks
         self.ordered: list[Node] = []
         self.refused: dict[int, Node] = {}
-        self.seen: dict[Key, Node] = {}
+        self.seen: dict[int, int] = {}
         self.gone: dict[Key, Node] = {}
         self.foreign: set[int] = set()
         self._known: dict[int, Node] = {}
@@ -149,8 +151,8 @@ class Nodes:
         self.refused = twins
         self.ordered = sorted(first.values(), key=lambda node: node.key)
         # Who comes back, if as another node, has the same key.
-        self.seen = self.seen | {key: node for key, node in first.items() if node.partition_id is not None}
-        self.gone = {key: node for key, node in self.seen.items() if key not in first}
+        self.seen = self.seen | {own.partition_id: own.node_id for own in self.ordered if own.partition_id is not None}
+        self.gone = {own.key: own for own in (Node(i, p) for p, i in self.seen.items()) if own.key not in first}
         if new and (without := sum(node.partition_id is None for node in self.ordered)):
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
             logger.info(text, without, len(self.ordered))
