@@ -250,7 +250,7 @@ def describe(kind: Any) -> str:
 def of_type(value: object) -> str:
     """Return the name of a value's type, after its article."""
     name = type(value).__name__
-    return f"{'an' if name.startswith((*'AEIOaeio', 'nd')) else 'a'} {name}"
+    return f"{'an' if name.startswith((*'AEIOaeio', 'nd', 'L1', 'L2')) else 'a'} {name}"
 
 
 #: Types in errors.
