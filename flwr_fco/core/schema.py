@@ -178,7 +178,7 @@ class Scales:
             return ""
         effect = f"client_lr={rate:g} are far too long" if long else "one size fit others slowly"
         far = size > self.largest
-        prefix += f", the columns' median deviation is {middle:.3g}: steps of {effect}. "
+        prefix += f", the columns' median deviation is {middle:.3g}" * (middle > 0.0) + f": steps of {effect}. "
         prefix += f"{'Subtract from columns' if far else 'Divide columns by'} numbers that are the same at all sites"
         return f"{prefix}, or take " + 'client_lr="auto" or ' * (long and not far) + "FedNewton"
 

@@ -270,10 +270,10 @@ class Tables:
         # Who has not answered is asked again; who answers with an error has no names.
         for node in [node for node in nodes if failed.get(node) != NO_REPLY]:
             said = found.get(node, Described())
-            if said.deviations is not None:
-                self.scales = self.scales if self.scales.largest else Scales(said.deviations.size)
-                own = f"{node}" if node.partition_id is None else f"partition {node.partition_id}"
-                self.scales.add(own, said.deviations, said.size)
+            if (own := said.deviations) is not None:
+                self.scales = self.scales if self.scales.largest or self.scales.d == own.size else Scales(own.size)
+                site = f"{node}" if node.partition_id is None else f"partition {node.partition_id}"
+                self.scales.add(site, own, said.size)
             for kind, names in self._names.items():
                 names.update([each] if (each := getattr(said, kind)) else ())
             self._said[node.key] = node, said._replace(deviations=None)
