@@ -242,7 +242,8 @@ def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
         | {name: number for name, number in _overall(model, [own]).items() if name != "pairs"}
         for own in answers
     ]
-    lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {len(answers)} sites")]
+    many = f"{len(answers)} site{'s' * (len(answers) > 1)}"
+    lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {many}")]
     lines += [*_lines(overall), *[("Bins", withheld)] * bool(withheld), *(("Left out", text) for text in left_out)]
     lines += [("Weights", "none: every row counts once, unlike in the fit")] * model._weighted
     lines += [("Clusters", "none: errors are those of independent rows")] * (model.cluster is not None)
@@ -449,7 +450,8 @@ def curves_of(run: Run, model: Any, times: Sequence[float], by: str | None) -> C
     observed, expected, variance = np.sum([own.vectors["test"] for own in answers], axis=0).tolist()
     statistic = (observed - expected) ** 2 / variance if by is not None and variance > 0.0 else np.nan
     p = float(stats.chi2.sf(statistic, 1))
-    title = f"Survival of {sum(own.examples for own in answers):.0f} rows of {len(answers)} sites"
+    many = f"{len(answers)} site{'s' * (len(answers) > 1)}"
+    title = f"Survival of {sum(own.examples for own in answers):.0f} rows of {many}"
     text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {observed:.0f} events of {by}=1, {expected:.4g} expected"
     lines = [("Log-rank test within sites", text)] * (by is not None)
     return Curves.of(title, lines, aligned_columns(rows, 4), rows=rows, statistic=statistic, p=p)
