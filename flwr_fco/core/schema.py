@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,10 @@ def is_missing(entry: Any) -> bool:
 
 
 def undated(given: Any) -> Any:
-    """Return dates and spans in microseconds, whatever their resolution is, and anything else as it is."""
-    kind = getattr(getattr(given, "dtype", None), "kind", "")
-    return np.asarray(given).astype(f"{kind}8[us]") if kind in ("m", "M") else given
+    """Return dates and spans, also Python's, in microseconds, whatever their resolution is; others as they are."""
+    own = np.asarray(given)
+    kind = "m" if own.size and all(isinstance(each, timedelta) for each in own.flat) else own.dtype.kind
+    return own.astype(f"{kind}8[us]") if kind in "mM" else own
 
 
 def difference(site: str, names: Names, others: str, theirs: Names, *, classes: bool) -> str:

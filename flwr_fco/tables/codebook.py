@@ -160,7 +160,7 @@ class Column(Choice):
             Begins a line of the log.
         """
         # Nanoseconds would be whole numbers.
-        entries = undated(np.asarray(given))
+        entries = undated(given)
         if entries.dtype.kind == "f" and entries.itemsize < 8:
             # In single precision a code such as -99.9 is another number; its digits are the same.
             entries = entries.astype(str).astype(np.float64)

@@ -854,7 +854,7 @@ class FederatedCoxRegression(Federated):
 
 def _numbers(given: Any) -> Vector:
     """Return numbers as they are, and spans and dates in days, not microseconds: others give days as numbers."""
-    own = undated(np.asarray(given))
+    own = undated(given)
     return np.asarray(own.astype(np.float64) / (8.64e10 if own.dtype.kind in "mM" else 1.0))
 
 

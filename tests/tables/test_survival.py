@@ -206,7 +206,7 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     times = [5.0, 20.0, 80.0]
     # Spans are days, as numbers beside them.
     first = TARGETS[0].assign(time=pd.to_timedelta(TARGETS[0]["time"], "D"))
-    here = model.curves(TABLES, [first, *TARGETS[1:]], times=times, by="sex")
+    here = model.curves(TABLES, [first, *TARGETS[1:]], times=[pd.Timedelta(own, "D") for own in times], by="sex")
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True))) as grid:
         there = model.curves(grid, times=times, by="sex")
     assert (f"{there}", there.rows) == (f"{here}", here.rows)
@@ -492,7 +492,7 @@ def test_a_fit_is_that_of_rates_weighted_by_their_exposures():
     assert 0.0 <= max(model.duality_gap_, sparse.duality_gap_) < 1e-8
     assert_allclose(counted(0.0, BOTH * [1.0, 1e9]).coef_, counted(0.0, BOTH).coef_, rtol=1e-6)
     # Targets are given as they are at hand; spans are days.
-    for y in (FRAME, FRAME.iloc[:, ::-1], FRAME.assign(exposure=pd.to_timedelta(YEARS, "D"))):
+    for y in (FRAME, FRAME.iloc[:, ::-1], FRAME.assign(exposure=pd.to_timedelta(YEARS, "D").astype(object))):
         assert_allclose(counted(0.1, y, l1_ratio=0.0).coef_, model.coef_, rtol=1e-9)
     theirs = PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=1000).fit(PEOPLE, COUNTS)
     assert_allclose(counted(0.1, COUNTS).coef_, theirs.coef_, atol=1e-7)
