@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -107,8 +108,7 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
     for own in clients:
         features = as_table(own.features, own.name)
         names = columns_in(features)
-        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-        if twice:
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ConfigurationError(f"{own.name} has several columns of the name {listed(twice)}; expected one")
         if sorted(names) != sorted(first):
             about = difference(own.name, names_of(names), here.name, names_of(first), classes=False)
@@ -264,7 +264,7 @@ def read_site(
         prefix = f"this site's rows have {np.shape(features)[-1]} columns without names"
         raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
-    if twice := [name for name in dict.fromkeys(names or ()) if (names or ()).count(name) > 1]:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one")
     try:
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
@@ -345,8 +345,7 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
 def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the clients that `groups` names, and which of them has each row."""
     given = column_or_1d(groups)
-    missing = [row for row, name in enumerate(given.tolist()) if is_missing(name)]
-    if missing:
+    if missing := [row for row, name in enumerate(given.tolist()) if is_missing(name)]:
         prefix = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
         raise ConfigurationError(f"{prefix}; expected the client of each row: leave these out, or give them a group")
     return np.unique(of_one_kind(given, "groups"), return_inverse=True)
@@ -449,8 +448,7 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
             f"penalty_factor has shape {factors.shape} and dtype {factors.dtype}; expected a number for each of the "
             f"{d} features, or a mapping of names to numbers"
         )
-    wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))
-    if wrong.size:
+    if (wrong := np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))).size:
         where = names[wrong[0]] if len(names) else wrong[0]
         prefix = f"penalty_factor={factors[wrong[0]]:g} of feature {where}"
         raise ConfigurationError(f"{prefix}; expected finite numbers >= 0, where 0 leaves a feature without a penalty")
@@ -462,8 +460,7 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     patterns = {
         key: [name for name in names if fnmatch.fnmatchcase(name, str(key))] for key in given if key not in set(names)
     }
-    unknown = [key for key, found in patterns.items() if not found]
-    if unknown:
+    if unknown := [key for key, found in patterns.items() if not found]:
         raise ConfigurationError(
             f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
             f"{', ...' if len(names) > 10 else ''}"
