@@ -457,9 +457,8 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
 
 def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     """Return the entry of each name, 1 without one: that of the name itself, or of the first pattern that fits it."""
-    patterns = {
-        key: [name for name in names if fnmatch.fnmatchcase(name, str(key))] for key in given if key not in set(names)
-    }
+    known = set(names)
+    patterns = {key: [own for own in names if fnmatch.fnmatchcase(own, str(key))] for key in given if key not in known}
     if unknown := [key for key, found in patterns.items() if not found]:
         raise ConfigurationError(
             f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"

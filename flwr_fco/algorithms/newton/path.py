@@ -332,7 +332,7 @@ class NewtonPath(ProximalNewton):
         waiting = zip(points, wanted, bits, strict=True)
         # Rows are copied, so they are those of one fold at a time.
         for count, rows in zip(counts, left_out, strict=True):
-            rest, share = _on_rows(objective, np.setdiff1d(np.arange(objective.num_examples), rows))
+            rest, share = _on_rows(objective, np.delete(np.arange(objective.num_examples), rows))
             shares.append(share)
             about = islice(waiting, count)
             if numbers["validate"]:
@@ -864,8 +864,8 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     if (labels := getattr(objective, "labels", None)) is not None:
         order = order[np.argsort(np.asarray(labels)[first[order]], kind="stable")]
     # Of few rows not always the same folds are empty.
-    turn = (np.arange(first.size) + rng.integers(folds)) % folds
-    return [np.flatnonzero(np.isin(of, order[turn == fold])) for fold in range(folds)]
+    own = ((np.arange(first.size) + rng.integers(folds)) % folds)[np.argsort(order)][of]
+    return [np.flatnonzero(own == fold) for fold in range(folds)]
 
 
 def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
