@@ -275,10 +275,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
-            The rows, which are dealt to `num_clients` clients in turn, but for a Cox model and with `intervals`, where
-            they are one client's; or each client's own rows, in a dict by its name; or the grid of a ServerApp, whose
-            `num_clients` sites run :meth:`client_app`. With a codebook a table is a frame as it comes, and is read by
-            it.
+            The rows, which are dealt to `num_clients` clients in turn, those of a `cluster` to one, but for a Cox model
+            and with `intervals`, where they are one client's; or each client's own rows, in a dict by its name; or the
+            grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`. With a codebook a table is a frame as
+            it comes, and is read by it.
         y : array-like, shape (n,), or a list or dict of them
             The targets; none with a grid, or where the codebook has an outcome. :class:`FederatedCoxRegression` says
             how times and events are given.
