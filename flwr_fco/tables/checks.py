@@ -184,11 +184,9 @@ def _same_rows(cells: Cells) -> list[Finding]:
     return [
         Finding(site, "", prefix.format(cells.sites[k]), True)
         for m, site in enumerate(cells.sites)
-        for k in range(m)
+        for k in np.flatnonzero(np.isclose(sums[:m], sums[m], rtol=_ROUNDING, atol=0.0).all(axis=1))
         # Few rows, or columns of two values, are the same at two sites by chance.
-        if np.allclose(sums[m], sums[k], rtol=_ROUNDING, atol=0.0)
-        and cells.rows[m, 0] >= _ROWS
-        and np.nanmax(cells.deviation[m, ~cells.binary], initial=0.0) > 0.0
+        if cells.rows[m, 0] >= _ROWS and np.nanmax(cells.deviation[m, ~cells.binary], initial=0.0) > 0.0
     ]
 
 
