@@ -410,8 +410,8 @@ class Run:
         layout, h = self.problem.layout, self.problem.h
         now = self.method.retrieve(self.problem, self.state)
         changed = point != self.point
-        value = getattr(self.state, name).copy()
-        target = np.where(changed, point, now)
+        before = getattr(self.state, name)
+        value, target = before.copy(), np.where(changed, point, now)
         moved = value - h.gradient(now) + h.gradient(target) if name == "dual" else target
         # An entry that becomes 0 lies on the edge of psi's threshold; a dual of 0 is sure to stay there.
         value[changed] = np.where(target == 0.0, 0.0, moved)[changed]
@@ -421,6 +421,9 @@ class Run:
             found = self.method.retrieve(self.problem, state)
             if np.all(np.abs(found - target) <= 1e-12 * np.maximum(np.abs(target), np.abs(value))):
                 return state
+            # Along a ridge a point moves by less than its dual: by how much, the first try has shown.
+            kept = changed & (found != now) & (found * now != 0.0)
+            value[kept] += ((target - found) * (value - before))[kept] / (found - now)[kept]
             # Where psi keeps so many entries, others come up in the place of those that have become 0.
             value = np.where(target == 0.0, 0.0, value)
         worst = int(np.abs(found - target).argmax())

@@ -19,7 +19,7 @@ from flwr_fco.algorithms.density import GAIN, erdos_renyi, keep_gain
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, Box, HardSparsity, L1Ball, L2Squared, PerParameter, Zero
+from flwr_fco.regularizers import L1, Box, ElasticNet, HardSparsity, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.regularizers.sets import _LONG, kth_largest
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Average, Density, FedDAGT, FedDualAvg, FedMid, Steps, run_of
@@ -29,7 +29,8 @@ UNMODIFIED = {"client": "unmodified"}
 DENSE = {**UNMODIFIED, "fraction_evaluate": 0.0}
 SPARSE = {**DENSE, "density": 0.3}
 FALLING = {**DENSE, "density": Density(0.3, rounds=3)}
-THRESHOLD = {**DENSE, "regularizer": L1(0.05), "client_lr": 0.25, "work": Steps(4)}
+OURS = {**DENSE, "client_lr": 0.25, "work": Steps(4)}
+THRESHOLD, ELASTIC = ({**OURS, "regularizer": psi} for psi in (L1(0.05), ElasticNet(0.2, 0.25)))
 NODES = 4
 
 
@@ -118,15 +119,14 @@ def back_to_the_start(w, number):
     return np.zeros_like(w) if number == 3 else w
 
 
-@pytest.mark.parametrize("options", [DENSE, SPARSE, FALLING, THRESHOLD], ids=["dense", "sparse", "falls", "threshold"])
+@pytest.mark.parametrize("options", [DENSE, SPARSE, FALLING, THRESHOLD, ELASTIC], ids="dspte")
 @pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, back_to_the_start])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_clients_get_what_the_hook_returns(change, options, dtype):
     seen, returned = [], []
 
     def remembered(w, number):
-        returned.append(change(w, number).astype(dtype))
-        return returned[-1]
+        return returned.append(own := change(w, number).astype(dtype)) or own
 
     result = go(changing(remembered), options, dtype=dtype, seen=seen)
     for model, own in zip([*seen[::NODES][1:], w_of(result)], returned, strict=True):
