@@ -326,7 +326,7 @@ def play(name, data, seed, *, faults, missing=False, **options):
 METHODS = {name: {} for name in ("FedDAGT", "ReFedDAGT", "MultistepReFedDAGT", "Scaffold", "FedDR", "DualFL")}
 METHODS["MultistepReFedDAGT"] = {"stages": [Stage(6), Stage(9), Stage(99)]}
 CASES = [
-    pytest.param(name, data, seed, marks=pytest.mark.nightly if seed > 1 else ())
+    pytest.param(name, data, seed, marks=pytest.mark.nightly if seed else ())
     for (name, data), seed in product(product(METHODS, DATA), range(12))
     if not (name == "Scaffold" and data == "sparse")
 ]
