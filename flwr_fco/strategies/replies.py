@@ -669,7 +669,7 @@ def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
 
 def _is_news(run: Any, member: Any, up: Uplink) -> bool:
     """Whether a reply changes what its client remembers by more than rounding, or nothing is known of that."""
-    length = max(up.norms.values())
+    length = max(up.norms.values(), default=0.0)
     if length <= _NO_LENGTH * run.size or member.memory is None:
         return bool(length > _NO_LENGTH * run.size)
     after = remembered(run.method, run.method.downlink(run.problem, run.state, None), member.memory, up)

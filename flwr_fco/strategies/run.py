@@ -416,14 +416,14 @@ class Run:
         # An entry that becomes 0 lies on the edge of psi's threshold; a dual of 0 is sure to stay there.
         value[changed] = np.where(target == 0.0, 0.0, moved)[changed]
         found = target
-        for _ in range(2):
+        for _ in range(3):
             state = self.state._replace(**{name: value})
             found = self.method.retrieve(self.problem, state)
             if np.all(np.abs(found - target) <= 1e-12 * np.maximum(np.abs(target), np.abs(value))):
                 return state
             # Along a ridge a point moves by less than its dual: by how much, the first try has shown.
             kept = changed & (found != now) & (found * now != 0.0)
-            value[kept] += ((target - found) * (value - before))[kept] / (found - now)[kept]
+            value[kept] += ((value - before)[kept] / (found - now)[kept]) * (target - found)[kept]
             # Where psi keeps so many entries, others come up in the place of those that have become 0.
             value = np.where(target == 0.0, 0.0, value)
         worst = int(np.abs(found - target).argmax())
