@@ -1,8 +1,7 @@
 """The ServerApp: look at all tables, choose the strength, fit the model, print and perhaps write its table."""
 
-import csv
-
 import numpy as np
+import pandas as pd
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -21,9 +20,8 @@ def main(grid: Grid, context: Context) -> None:
     print(model.summary())
     print(model.path_)
     if context.run_config["table"]:
-        with open(str(context.run_config["table"]), "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["feature", "coefficient"])
-            # A FederatedLogisticRegression has rows of them.
-            writer.writerow(["(intercept)", *np.ravel(model.intercept_).tolist()])
-            writer.writerows(zip(CODEBOOK.features, np.ravel(model.coef_).tolist(), strict=True))
+        # A FederatedLogisticRegression has rows of them: one, or one for each of three classes and more.
+        rows = np.column_stack([np.atleast_1d(model.intercept_), np.atleast_2d(model.coef_)])
+        names = ["coefficient"] if len(rows) == 1 else model.classes_
+        table = pd.DataFrame(rows.T, index=["(intercept)", *CODEBOOK.features], columns=names)
+        table.to_csv(str(context.run_config["table"]), index_label="feature")
