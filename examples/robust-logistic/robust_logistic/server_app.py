@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, Product
 from flwr_fco.regularizers import L1, Box, PerParameter
 from flwr_fco.strategies import Arrays, Average, CompositeStrategy, FedMid, FedMiP, FeDualEx, Steps
-from robust_logistic.task import initial_model, load_server, strongest_attack
+from robust_logistic.task import PIXELS, SHAPE, initial_model, load_server, strongest_attack
 
 app = ServerApp()
 
@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         "fraction_evaluate": 0.0 if config["bundled"] else 1.0,
     }
     # Small weights move fast: the opponent answers the model, which then has no time to lean on one attack.
-    fast = DiagonalMetric(np.full(64, 1.0 / float(config["attack-speed"])))
+    fast = DiagonalMetric(np.full(PIXELS, 1.0 / float(config["attack-speed"])))
     geometry = Product({"perturbation": fast, "*": Euclidean()})
     opponent = PerParameter({"perturbation": L1(strength, bound=bound)})
     strategies: dict[str, CompositeStrategy] = {
@@ -35,7 +35,8 @@ def main(grid: Grid, context: Context) -> None:
         "FedMiP": FedMiP(regularizer=opponent, mirror_map=geometry, server_prox=False, output=Average(), **shared),
     }
     rounds = int(config["num-server-rounds"])
-    train, test = load_server()
+    if config["bundled"]:
+        train, test = load_server()
     attacks = {}
     for name, strategy in strategies.items():
         model = initial_model(0.0 if name == "FedAvg" else bound)
@@ -51,9 +52,10 @@ def main(grid: Grid, context: Context) -> None:
         attacked = strongest_attack(train, w, strength, bound)
         scores = test.metrics(attacked)
         attacks[name] = attacked[test.split :]
+        changed = np.count_nonzero(attacks[name])
         print(
             f"{name}: clean accuracy {scores['clean-accuracy']:.3f}, attacked {scores['accuracy']:.3f}, "
-            f"attacked loss {scores['loss']:.2f}; the attack changes {np.count_nonzero(attacks[name])} of 64 pixels"
+            f"attacked loss {scores['loss']:.2f}; the attack changes {changed} of {PIXELS} pixels"
         )
     if attacks and config["picture"]:
         draw(attacks, bound, str(config["picture"]))
@@ -65,7 +67,7 @@ def draw(attacks: dict[str, np.ndarray], bound: float, path: str) -> None:
 
     figure = Figure(figsize=(3.0 * len(attacks), 3.2), layout="constrained")
     for place, (name, attack) in zip(figure.subplots(1, len(attacks)), attacks.items(), strict=True):
-        shown = place.imshow(attack.reshape(8, 8), cmap="bwr", vmin=-bound, vmax=bound)
+        shown = place.imshow(attack.reshape(SHAPE), cmap="bwr", vmin=-bound, vmax=bound)
         place.set_title(f"strongest attack on {name}", fontsize=9)
         place.set_axis_off()
     figure.colorbar(shown, ax=figure.axes)

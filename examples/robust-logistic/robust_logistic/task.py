@@ -8,6 +8,11 @@ from sklearn.model_selection import train_test_split
 
 from flwr_fco.objectives import Layout, MultinomialLogistic, SaddleObjective
 
+#: Rows and columns of an image, and how many kinds of images there are.
+SHAPE = (8, 8)
+CLASSES = 10
+PIXELS = SHAPE[0] * SHAPE[1]
+
 
 class RobustLogistic(SaddleObjective):
     """Logistic regression of ten classes, min over the classifier and max over one perturbation of all images."""
@@ -19,13 +24,13 @@ class RobustLogistic(SaddleObjective):
         self.images = images
         self.labels = labels
         self.num_examples = len(images)
-        self.clean = MultinomialLogistic(images, labels, num_classes=10)
+        self.clean = MultinomialLogistic(images, labels, num_classes=CLASSES)
         self.layout = Layout.from_arrays(initial_model(), apply_to=("coefficients", "perturbation"))
         self.split = self.layout["perturbation"].offset
 
     def attacked(self, w: np.ndarray, rows: object = slice(None)) -> MultinomialLogistic:
         """Return the classifier's loss on perturbed images."""
-        return MultinomialLogistic(self.images[rows] + w[self.split :], self.labels[rows], num_classes=10)
+        return MultinomialLogistic(self.images[rows] + w[self.split :], self.labels[rows], num_classes=CLASSES)
 
     def value(self, w: np.ndarray) -> float:
         """Return the mean cross entropy of the perturbed images."""
@@ -35,7 +40,7 @@ class RobustLogistic(SaddleObjective):
         """Return the gradients by the classifier, and minus that by the perturbation, which ascends."""
         own = self.attacked(w, slice(None) if batch is None else batch).gradient(w[: self.split])
         # A perturbation shifts the scores of all images alike, like the intercept, whose gradient comes last.
-        ascent = self.layout.views(w)["coefficients"] @ own[-10:]
+        ascent = self.layout.views(w)["coefficients"] @ own[-CLASSES:]
         return np.concatenate([own, -ascent], out=out)
 
     def metrics(self, w: np.ndarray) -> dict[str, float]:
@@ -60,9 +65,9 @@ def load_client(partition_id: int, num_partitions: int) -> RobustLogistic:
 
 
 def load_file(path: str) -> RobustLogistic:
-    """Return the loss on an ``.npz`` with ``images`` (64 pixels from 0 to 16 each) and ``labels`` (0 to 9)."""
+    """Return the loss on an ``.npz`` with ``images`` (their pixels from 0 to 16 each) and ``labels`` (from 0)."""
     with np.load(path) as file:
-        return RobustLogistic(file["images"].reshape(-1, 64) / 16.0, file["labels"])
+        return RobustLogistic(file["images"].reshape(len(file["labels"]), PIXELS) / 16.0, file["labels"])
 
 
 def load_server() -> tuple[RobustLogistic, RobustLogistic]:
@@ -81,7 +86,7 @@ def strongest_attack(loss: RobustLogistic, w: np.ndarray, strength: float, bound
     rng = np.random.default_rng(0)
     best = w
     most = -np.inf
-    for start in [w[place], *(rng.uniform(-bound, bound, 64) for _ in range(8))]:
+    for start in [w[place], *(rng.uniform(-bound, bound, PIXELS) for _ in range(8))]:
         attacked = w.copy()
         attacked[place] = start
         for price in (0.0, strength):
@@ -100,5 +105,5 @@ def strongest_attack(loss: RobustLogistic, w: np.ndarray, strength: float, bound
 
 def initial_model(bound: float = 0.0) -> dict[str, np.ndarray]:
     """Return the start point, the perturbation at random in its box: from 0 it could not leave 0."""
-    perturbation = np.random.default_rng(0).uniform(-bound, bound, 64)
-    return {"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10), "perturbation": perturbation}
+    perturbation = np.random.default_rng(0).uniform(-bound, bound, PIXELS)
+    return {"coefficients": np.zeros((PIXELS, CLASSES)), "intercept": np.zeros(CLASSES), "perturbation": perturbation}
