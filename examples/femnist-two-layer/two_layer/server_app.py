@@ -16,7 +16,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, and print accuracy, norms and density after each round."""
     config = context.run_config
-    num_nodes = len(list(grid.get_node_ids()))
+    # A deployment may begin without nodes; the strategy waits for them.
+    num_nodes = max(1, len(list(grid.get_node_ids())))
     data = str(config["data"])
     strategy = getattr(strategies, str(config["strategy"]))(
         # By itself on every array of two dimensions: the kernels, not the biases.
