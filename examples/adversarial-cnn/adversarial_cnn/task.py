@@ -71,7 +71,14 @@ def read_cifar(place: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
         records = np.concatenate([np.fromfile(place / name, np.uint8) for name in names]).reshape(-1, 1 + 3 * 32 * 32)
         images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         labels = records[:, 0]
-    return images.reshape(len(labels), 32 * 32 * 3), labels
+    return rows_of(images), labels
+
+
+def rows_of(images: np.ndarray) -> np.ndarray:
+    """Return the images as rows; those with three planes of colour, or grey ones, are refused, not read as others."""
+    if images.shape[1:] not in ((32, 32, 3), (32 * 32 * 3,)):
+        raise ValueError(f"images of shape {images.shape}; expected (count, 32, 32, 3): red, green and blue of a pixel")
+    return images.reshape(len(images), 32 * 32 * 3)
 
 
 def scaled(images: np.ndarray, labels: np.ndarray) -> Samples:
@@ -82,7 +89,7 @@ def scaled(images: np.ndarray, labels: np.ndarray) -> Samples:
 def load_file(path: str) -> Samples:
     """Return the images of an ``.npz``: ``images`` (32 x 32 pixels of 3 numbers from 0 to 255 each) and ``labels``."""
     with np.load(path) as file:
-        return scaled(file["images"].reshape(len(file["labels"]), 32 * 32 * 3), file["labels"])
+        return scaled(rows_of(file["images"]), file["labels"])
 
 
 def objective_on(pixels: np.ndarray, labels: np.ndarray) -> TorchObjective:
