@@ -91,6 +91,10 @@ def run_problem(
     from reproduction.settings import RunSettings
 
     chosen = RunSettings.of(problem, strategy, parsed(settings), seed)
+    if out is not None:
+        # Before the run, which would be lost with a place that cannot be written.
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.touch()
     result = run(chosen)
     scores = terminal.make_table(f"{problem}, {strategy}, seed {seed}", ["metric", "value"])
     for name, value in result.history[-1].items():

@@ -191,6 +191,8 @@ def _finish(axes: Any, metric: str, cost: str, figure: Figure, part: str) -> Non
         axes.set_yscale("log", nonpositive="mask")
     if cost:
         axes.set_xscale("log")
+        # Within a decade those between its powers, such as 2 x 10^2, run into each other.
+        axes.tick_params(axis="x", which="minor", labelsize=5.5)
     if metric in figure.limits:
         axes.set_ylim(*figure.limits[metric])
     if metric in figure.targets:

@@ -106,7 +106,7 @@ def test_densities_and_gaps_are_measured():
 def test_the_command_runs_lists_and_refuses(tmp_path):
     listed = invoke("list").output
     assert all(word in listed for word in ("FedDualAvg", "lasso-I", "fco-fig3", "centralized"))
-    out = tmp_path / "runs.jsonl"
+    out = tmp_path / "new" / "runs.jsonl"
     arguments = ("run", "lasso-small", "--strategy", "FedMid", "--set", "num-rounds=3", "--out", out)
     assert "recovery-error" in invoke(*arguments).output
     assert json.loads(out.read_text())["history"][-1]["round"] == 3
