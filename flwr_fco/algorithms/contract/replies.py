@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import repeat
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +42,8 @@ _READ = np.dtype(np.float64), np.dtype(np.float32)
 #: Maximum number of Weiszfeld steps, and the relative change at which they stop.
 _STEPS = 100
 _TOLERANCE = 1e-10
+#: Without factors.
+_EQUAL = repeat(1.0)
 
 
 def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
@@ -104,14 +108,7 @@ def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
     >>> trimmed_mean(np.array([[-9.0], [1.0], [2.0], [3.0], [99.0]]), np.full(5, 0.2), 0.2)
     array([2.])
     """
-
-    def part(values: Matrix, shares: Matrix) -> Vector:
-        ends = np.cumsum(shares, axis=0)
-        kept = np.minimum(ends, 1.0 - trim) - np.maximum(ends - shares, trim)
-        np.maximum(kept, 0.0, out=kept)
-        return np.asarray((kept * values).sum(axis=0) / kept.sum(axis=0))
-
-    return _by_coordinate(rows, weights, part)
+    return _by_coordinate(rows, weights, lambda begin, end: np.minimum(end, 1.0 - trim) - np.maximum(begin, trim))
 
 
 def median(rows: Matrix, weights: Vector) -> Vector:
@@ -129,16 +126,8 @@ def median(rows: Matrix, weights: Vector) -> Vector:
     >>> median(np.array([[1.0], [2.0], [99.0]]), np.array([0.25, 0.5, 0.25])), median(np.eye(2), np.full(2, 0.5))
     (array([2.]), array([0.5, 0.5]))
     """
-
-    def part(values: Matrix, shares: Matrix) -> Vector:
-        ends = np.cumsum(shares, axis=0)
-        # 1e-12: sums of equal weights must find the middle despite rounding.
-        low = (ends < 0.5 - 1e-12).sum(axis=0)
-        high = np.minimum((ends <= 0.5 + 1e-12).sum(axis=0), len(rows) - 1)
-        columns = np.arange(values.shape[1])
-        return np.asarray(0.5 * (values[low, columns] + values[np.maximum(low, high), columns]))
-
-    return _by_coordinate(rows, weights, part)
+    # 1e-12: sums of equal weights must find the middle despite rounding.
+    return _by_coordinate(rows, weights, lambda begin, end: (end >= 0.5 - 1e-12) & (begin <= 0.5 + 1e-12))
 
 
 def geometric_median(rows: Matrix, weights: Vector) -> Vector:
@@ -171,13 +160,21 @@ def geometric_median(rows: Matrix, weights: Vector) -> Vector:
     return np.asarray(point)
 
 
-def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix], Vector]) -> Vector:
-    """Apply a function to the sorted values of each coordinate and their weights, block by block."""
+def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix], Any]) -> Vector:
+    """Return the mean of each coordinate's values, by what counts of each, block by block.
+
+    That is a function of the weight of all smaller values and of that with its own.
+    """
     result = np.empty(rows.shape[1])
-    for begin in range(0, rows.shape[1], _BLOCK):
-        block = rows[:, begin : begin + _BLOCK]
+    for first in range(0, rows.shape[1], _BLOCK):
+        block = rows[:, first : first + _BLOCK]
         order = np.argsort(block, axis=0, kind="stable")
-        result[begin : begin + _BLOCK] = part(np.take_along_axis(block, order, axis=0), weights[order])
+        shares = weights[order]
+        ends = np.cumsum(shares, axis=0)
+        kept = np.where(shares > 0.0, np.maximum(part(ends - shares, ends), 0.0), 0.0)
+        # A value that does not count may be infinite.
+        sums = np.multiply(kept, np.take_along_axis(block, order, axis=0), out=np.zeros_like(kept), where=kept > 0.0)
+        result[first : first + _BLOCK] = sums.sum(axis=0) / kept.sum(axis=0)
     return result
 
 
@@ -225,15 +222,17 @@ class Mean(NamedTuple):
     aggregation: str = "mean"
     trim: float = 0.2
 
-    def of(self, rows: Sequence[Vector], weights: Sequence[float]) -> Vector:
-        """Return this centre of vectors: their weighted mean, or another one.
+    def of(self, rows: Sequence[Any], weights: Iterable[float], factors: Iterable[float] = _EQUAL) -> Vector:
+        """Return this centre of vectors, multiplied by factors: their weighted mean, or another one.
 
         Parameters
         ----------
-        rows : sequence of ndarray of float64, shape (d,)
+        rows : sequence of ndarray, shape (d,), or SparseVector
             One for each client.
-        weights : sequence of float
+        weights : iterable of float
             Sum to 1.
+        factors : iterable of float
+            By default 1.
 
         Examples
         --------
@@ -241,8 +240,9 @@ class Mean(NamedTuple):
         array([1.])
         """
         if self.aggregation == "mean":
-            return np.asarray(weighted_sum(zip(weights, rows, strict=True), rows[0].shape))
-        matrix, shares = np.array(rows), np.array(weights)
+            return np.asarray(weighted_sum(zip(map(mul, weights, factors), rows, strict=True), rows[0].shape))
+        matrix = np.array([own * dense(row) for row, own in zip(rows, factors, strict=False)])
+        shares = np.array(list(weights))
         if self.aggregation == "trimmed":
             return trimmed_mean(matrix, shares, self.trim)
         return median(matrix, shares) if self.aggregation == "median" else geometric_median(matrix, shares)
@@ -289,14 +289,7 @@ class Mean(NamedTuple):
             Name of the vector.
         """
         factors, elapsed = self.factors(uplinks)
-        vectors = [uplink.vectors[name] for uplink in uplinks]
-        pairs = zip(factors, vectors, strict=True)
-        weights = [uplink.weight for uplink in uplinks]
-        if self.aggregation == "mean":
-            parts = [(weight * factor, vector) for weight, (factor, vector) in zip(weights, pairs, strict=True)]
-            return weighted_sum(parts, vectors[0].shape), elapsed
-        rows = [np.multiply(dense(vector), factor, dtype=np.float64) for factor, vector in pairs]
-        return self.of(rows, weights), elapsed
+        return self.of([up.vectors[name] for up in uplinks], [up.weight for up in uplinks], factors), elapsed
 
 
 class Replies:
