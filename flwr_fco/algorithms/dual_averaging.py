@@ -34,7 +34,7 @@ from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.contract.problem import NO_POINTS, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
-from flwr_fco.messages.protocol import OF_ALL_STEPS, Downlink
+from flwr_fco.messages.protocol import Downlink
 
 
 class DualState(NamedTuple):
@@ -89,19 +89,13 @@ class DualAveraging(Algorithm):
     output: str | Last | Average = "last"
     client: str = "composite"
 
-    @property
-    def every(self) -> bool:
-        """Whether clients send all their local steps."""
-        return self.output in OF_ALL_STEPS
-
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Send z_K - z_0 and, if they are asked for, all z_k - z_0."""
-        return client.dual_steps(downlink.vectors["dual"], psi=self.client_prox, every=self.every)
+        return client.dual_steps(downlink.vectors["dual"], psi=self.client_prox, every=downlink.plan.sends_every_step)
 
     def init(self, problem: Problem, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        points = np.zeros((problem.plan.steps, primal.size)) if self.every else NO_POINTS
-        return DualState(problem.h.gradient(primal), points=points)
+        return DualState(problem.h.gradient(primal), points=problem.points())
 
     def downlink(self, problem: Problem, state: DualState, to: To | None) -> Downlink:
         """Return the dual and its elapsed time."""
@@ -113,7 +107,7 @@ class DualAveraging(Algorithm):
         dual *= problem.server_lr
         dual += state.dual
         following = DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1, state.points)
-        if not self.every:
+        if not problem.plan.sends_every_step:
             return following
         duals = enumerate(state.dual + replies.plain_mean("trajectory"), start=1)
         points = [problem.retrieve(z, state.elapsed + problem.client_lr * k) for k, z in duals]
@@ -122,8 +116,3 @@ class DualAveraging(Algorithm):
     def retrieve(self, problem: Problem, state: DualState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
         return problem.retrieve(state.dual, state.elapsed)
-
-    def shapes(self, problem: Problem, state: DualState) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the increment and, if they are averaged, of all local steps."""
-        size = problem.layout.size
-        return {"increment": (size,)} | ({"trajectory": (problem.plan.steps, size)} if self.every else {})

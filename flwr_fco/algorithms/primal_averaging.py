@@ -100,7 +100,7 @@ class PrimalAveraging(Algorithm):
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
         problem.h.gradient(primal)  # raises where the map has no gradient, before any client starts there
-        return PrimalState(primal)
+        return PrimalState(primal, points=problem.points())
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the model."""

@@ -104,7 +104,7 @@ class DualExtrapolation(DualAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps, with the half steps if they are asked for."""
-        return client.extragradient(downlink.vectors["dual"], every=self.every)
+        return client.extragradient(downlink.vectors["dual"], every=downlink.plan.sends_every_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,26 +156,16 @@ class MirrorProx(MirrorDescent):
             plan.point(moved, rate, half)
             add_operator(half, pair[1], -rate, dual)
             plan.point(dual, rate, primal)
-            if self.output == "ergodic":
+            if plan.sends_every_step:
                 halves.append(half - start)
 
         sent, moved = client.steps(start, step, pairs=True)
         return (sent | {"trajectory": np.array(halves)} if halves else sent), moved
 
-    def init(self, problem: Problem, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        state: PrimalState = super().init(problem, primal)
-        return state._replace(points=np.zeros((problem.plan.steps, primal.size))) if self.output == "ergodic" else state
-
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> Any:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed)), and the half steps."""
         kind = MirrorDescent if self.server_prox else PrimalAveraging
         following = kind.aggregate(self, problem, state, replies)
-        if self.output != "ergodic":
+        if not problem.plan.sends_every_step:
             return following
         return following._replace(points=state.primal + replies.plain_mean("trajectory"))
-
-    def shapes(self, problem: Problem, state: PrimalState) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the increment and, if they are averaged, of all half steps."""
-        every = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output == "ergodic" else {}
-        return super().shapes(problem, state) | every

@@ -203,7 +203,7 @@ class Algorithm(ABC):
     # --- what else a method may say -------------------------------------------------------------------------------
 
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
-        """Return name and shape of each vector that a client sends in this round.
+        """Return name and shape of each vector that a client sends in this round, and of all local steps if asked for.
 
         Parameters
         ----------
@@ -212,7 +212,8 @@ class Algorithm(ABC):
         state : NamedTuple
             The server's state as the round begins.
         """
-        return {"increment": (problem.layout.size,)}
+        plan, size = problem.plan, problem.layout.size
+        return {"increment": (size,), **({"trajectory": (plan.steps, size)} if plan.sends_every_step else {})}
 
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return geometry, regularizer, work and rates of a state: the given ones, unless the method changes them.

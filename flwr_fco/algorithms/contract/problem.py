@@ -168,6 +168,10 @@ class Problem(NamedTuple):
         """Return the problem with another plan."""
         return self._replace(plan=plan, layout=plan.layout, h=plan.h, psi=plan.psi)
 
+    def points(self) -> Vector:
+        """Return room in a first state for the points of a round's local steps, if clients send them."""
+        return np.zeros((self.plan.steps, self.layout.size)) if self.plan.sends_every_step else NO_POINTS
+
     def retrieve(self, dual: Vector, elapsed: float) -> Vector:
         """Return argmin_w -<dual, w> + elapsed psi(w) + h(w).
 
