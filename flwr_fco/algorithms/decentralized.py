@@ -36,7 +36,6 @@ Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do 
 
 from __future__ import annotations
 
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -46,7 +45,7 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.restricted_gradient_tracking import OF_STAGES, Staged
+from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.topology import consensus_error, root_mean_square_norm
@@ -210,10 +209,6 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     tracker_start: str = "zero"
 
 
-#: State in stages; a point is the nodes' mean.
-StagedGraphState = namedtuple("StagedGraphState", (*GraphState._fields, *OF_STAGES))  # type: ignore[misc]
-
-
 @dataclass(frozen=True, kw_only=True)
 class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     """Decentralised gradient tracking around the start point, within a ball of the map's norm, also in stages.
@@ -231,12 +226,6 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
 
     _emptied: ClassVar[tuple[str, ...]] = _OF_NODES
 
-    def init(self, problem: Problem, primal: Vector) -> Any:
-        """Return the state before round 1, with the position in the stages if there are any."""
-        state = super().init(problem, primal)
-        if not self.stages:
-            return state
-        return StagedGraphState._make((*state, 0, 0, primal, self._no_points(primal.size)))
-
     def _centre(self, problem: Problem, state: Any) -> Vector:
+        """Return the nodes' mean."""
         return np.asarray(_graph(problem).here(self.node_points(problem, state)).mean(axis=0))

@@ -41,7 +41,7 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.problem import Problem, Setting
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.gradient_tracking import GradientTracking, TrackingState
+from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
@@ -123,9 +123,7 @@ class Stage(Choice):
 
 #: What a state in stages has besides: the index of the stage, from 0; how many rounds of it are done; its reference v,
 #: shape (d,); and the points that the next reference averages, their sum or, of a window, the last of them after zeros.
-OF_STAGES = ("stage", "stage_round", "reference", "stage_points")
-
-MultistepState = namedtuple("MultistepState", (*TrackingState._fields, *OF_STAGES))  # type: ignore[misc]
+_OF_STAGES = ("stage", "stage_round", "reference", "stage_points")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +146,14 @@ class Staged(Algorithm):
 
     #: What a stage begins without: its duals and trackers.
     _emptied: ClassVar[tuple[str, ...]] = ()
+
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1: if there are stages, of a first one around the start point."""
+        state: Any = super().init(problem, primal)  # type: ignore[safe-super]
+        if not self.stages:
+            return state
+        kind: Any = namedtuple("StagedState", (*state._fields, *_OF_STAGES))  # type: ignore[misc]
+        return kind._make((*state, 0, 0, primal, self._no_points(primal.size)))
 
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""
@@ -254,10 +260,6 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control")
 
     stages: Sequence[Stage] = ()
-
-    def init(self, problem: Problem, primal: Vector) -> Any:
-        """Return the state before round 1: a first stage around the start point."""
-        return MultistepState._make((*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size)))
 
 
 def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:
