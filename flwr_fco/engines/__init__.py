@@ -1,6 +1,6 @@
 """Engines: the loops of a client, each with its plain, compiled and sparse form once."""
 
-from flwr_fco.engines.client import LocalClient
+from flwr_fco.engines.client import Client as LocalClient
 from flwr_fco.engines.minimise import Minimum, minimise
 from flwr_fco.work import FirstOrder, Minimise
 

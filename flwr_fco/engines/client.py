@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import issparse
 
-from flwr_fco.algorithms.contract import Algorithm, without_common
-from flwr_fco.algorithms.contract.problem import Moved, Sent, Step
 from flwr_fco.core.layout import SparseVector, Vector, dense, is_shorter
 from flwr_fco.core.validation import plain, short
 from flwr_fco.engines.minimise import minimise
@@ -23,6 +22,11 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.base import Batch, Objective, Place, gradient_of
 from flwr_fco.work import FirstOrder, Minimise
 
+#: ``(point, batch) -> None``: a local step, which changes the point in place.
+Step = Callable[[Vector, Batch], None]
+#: The vectors to send by name.
+Sent = dict[str, Vector]
+
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:
     """Round to the wire's precision, so that the client stores the same numbers that the server receives."""
@@ -30,8 +34,34 @@ def as_sent(vector: Vector, plan: Plan) -> Vector:
     return (vector.astype(np.float32) if plan.wire_dtype == "float32" else vector).astype(np.float64, copy=False)
 
 
-class LocalClient(NamedTuple):
-    """A client in a round: what its half of a method gets; :class:`~flwr_fco.algorithms.Client` says what it does.
+class Moved(NamedTuple):
+    """What a client says of its work.
+
+    Parameters
+    ----------
+    elapsed : float or None
+        Sum of the step sizes; None after a minimisation.
+    steps : int
+        Number of steps, or of a minimisation's iterations.
+    metrics : mapping of str to float
+        Numbers to report.
+
+    Examples
+    --------
+    >>> moved = Moved(elapsed=0.5, steps=5)
+    >>> moved.elapsed / moved.steps
+    0.1
+    """
+
+    elapsed: float | None
+    steps: int
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
+class Client(NamedTuple):
+    """A client in a round: its loss, its generator, and the loops.
+
+    The loops return what a method sends, ``{"increment": last point - start}``, and a :class:`Moved`.
 
     Parameters
     ----------
@@ -53,7 +83,7 @@ class LocalClient(NamedTuple):
     >>> from flwr_fco import Euclidean, LeastSquares, Zero
     >>> loss = LeastSquares(np.eye(2), np.array([1.0, 2.0]))
     >>> downlink = Downlink(Plan("gradient_steps", loss.layout, Zero(), Euclidean()), {}, client_lr=0.1)
-    >>> LocalClient(downlink, loss, np.random.default_rng(0)).rate
+    >>> Client(downlink, loss, np.random.default_rng(0)).rate
     0.1
     """
 
@@ -325,7 +355,7 @@ def _made(increment: Vector) -> Vector:
 
 
 def answer(
-    method: Algorithm,
+    method: Any,
     downlink: Downlink,
     objective: Objective,
     memory: ClientState | None,
@@ -357,12 +387,12 @@ def answer(
     else:
         known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
         memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
-    client = LocalClient(known, objective if shard is None else shard.objective, rng, seed, shard, sparse)
+    client = Client(known, objective if shard is None else shard.objective, rng, seed, shard, sparse)
     sent, moved = _checked(method, method.local(client, known, memory))
     if shard is not None and method.sparse in known.vectors:
         # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.
         sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * known.vectors[str(method.sparse)]}
-        known = without_common(method, known)
+        known = known.without(method.sparse)
     after: Any = None
     if method.memory:
         sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
@@ -376,7 +406,7 @@ def answer(
     return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics), after
 
 
-def _checked(method: Algorithm, found: Any) -> tuple[dict[str, Any], Moved]:
+def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:
     pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Moved)
     vectors = found[0] if pair and isinstance(found[0], dict) else {"": None}
     if not all(isinstance(vector, np.ndarray | SparseVector) for vector in vectors.values()):

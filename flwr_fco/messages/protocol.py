@@ -340,6 +340,10 @@ class Downlink(NamedTuple):
             raise ConfigurationError(f"{prefix}. Its strategy takes work=Epochs(...) or Steps(...)")
         return self.local_work
 
+    def without(self, name: bool | str) -> Downlink:
+        """Return it without a vector, as it counts for a client with sparse features, who leaves its effect out."""
+        return self._replace(vectors={own: vector for own, vector in self.vectors.items() if own != name})
+
     def check_numbers(self) -> None:
         """Raise a ProtocolError about a wrong rate, `elapsed` or stamp; a method without a rate has NaN."""
         rate = math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf

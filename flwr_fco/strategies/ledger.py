@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, without_common
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import SparseVector, Vector, dense
@@ -294,7 +294,7 @@ def remembered(method: Algorithm, message: Downlink, memory: Mapping[str, Any] |
     same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in held.values())
     here = {name: vector.values if same else dense(vector)[where] for name, vector in held.items()}
     values = {name: vector.values for name, vector in sent.items()}
-    after = method.remember(without_common(method, at), None if memory is None else here, values, up.elapsed)
+    after = method.remember(at.without(method.sparse), None if memory is None else here, values, up.elapsed)
     if same:
         return {name: replace(some, values=vector) for name, vector in after.items()}
     whole = {name: np.array(dense(held[name])) for name in after}

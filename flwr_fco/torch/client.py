@@ -221,7 +221,7 @@ class LocalTraining:
         limits.check_task(self._downlink, None)
         self._state = recall(context, self._downlink)
         self._method = method_of(plan.solver, plan.options)
-        self._loop = UserLoop(plan.solver)
+        self._loop: Any = UserLoop(plan.solver)
         self._kind, self._start, self._shift, self._acts = self._loop.ask(self._method, self._downlink, self._state)
         terms = plan.regularizer.terms() if plan.scope == "joint" and self._acts else ()
         joint = f"scope='joint': {short(plan.regularizer)} of all arrays together has no form on tensors"

@@ -12,7 +12,7 @@ from scipy import sparse
 
 import flwr_fco as fco
 from flwr_fco.core.layout import dense
-from flwr_fco.engines.client import LocalClient
+from flwr_fco.engines import LocalClient
 from flwr_fco.engines.sparse_steps import shard_of
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm

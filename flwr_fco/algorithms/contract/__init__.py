@@ -322,19 +322,6 @@ def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
     return made
 
 
-def without_common(method: Algorithm, downlink: Downlink) -> Downlink:
-    """Return the message as it counts for what a client with sparse features sends and remembers.
-
-    Parameters
-    ----------
-    method : Algorithm
-        Its `sparse` may name the vector whose effect such a client leaves out.
-    downlink : Downlink
-        The message.
-    """
-    return downlink._replace(vectors={n: vector for n, vector in downlink.vectors.items() if n != method.sparse})
-
-
 def methods() -> Mapping[str, type[Algorithm]]:
     """Return the methods by the names under which a plan asks for them."""
     return MappingProxyType(_METHODS)
