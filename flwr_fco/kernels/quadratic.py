@@ -20,40 +20,34 @@ _STEPS_ON_A_GROUP = 8
 
 
 @njit(cache=True)
-def _move(hessian, slope, point, j, new):  # type: ignore[no-untyped-def]
-    """Set a coordinate, and add the effect on the slopes; return by how much it has moved."""
-    change = new - point[j]
-    if change != 0.0:
-        row = hessian[j]
-        for i in range(slope.shape[0]):
-            slope[i] += change * row[i]
-        point[j] = new
-    return abs(change)
-
-
-@njit(cache=True)
-def _group_step(hessian, slope, point, threshold, members, strength, curvature):  # type: ignore[no-untyped-def]
-    """Take a proximal gradient step on a group; return by how much it has moved."""
-    size = members.shape[0]
-    best = np.empty(size)
+def _step(hessian, slope, point, terms, members, strength, curvature, best):  # type: ignore[no-untyped-def]
+    """Take a proximal gradient step on a block, the minimiser along a coordinate; return by how much it has moved."""
     square = 0.0
-    for k in range(size):
-        j = members[k]
-        best[k] = prox.point(point[j] - slope[j] / curvature, 1.0, threshold[j] / curvature, 0.0, -np.inf, np.inf, 1.0)
+    for k, j in enumerate(members):
+        a, b, lower, upper = terms[0, j], terms[1, j], terms[2, j], terms[3, j]
+        best[k] = prox.point(curvature * point[j] - slope[j], 1.0, a, b, lower, upper, curvature)
         square += best[k] * best[k]
-    norm = math.sqrt(square)
-    factor = 0.0 if norm * curvature <= strength else 1.0 - strength / (curvature * norm)
+    pull = curvature * math.sqrt(square)
+    factor = 1.0
+    if strength > 0.0:
+        factor = 1.0 - strength / pull if pull > strength else 0.0
     moved = 0.0
-    for k in range(size):
-        moved = max(moved, _move(hessian, slope, point, members[k], factor * best[k]))
+    for k, j in enumerate(members):
+        new = factor * best[k]
+        change = new - point[j]
+        point[j] = new
+        moved = max(moved, abs(change))
+        if change != 0.0:
+            for i in range(slope.shape[0]):
+                slope[i] += change * hessian[j, i]
     return moved
 
 
 @njit(cache=True)
 def descend(  # type: ignore[no-untyped-def]
-    hessian, slope, point, terms, singles, members, starts, strengths, curvatures, sweeps, relative, absolute
+    hessian, slope, point, terms, members, starts, strengths, curvatures, sweeps, relative, absolute
 ):
-    """Minimise the model by sweeps over coordinates and groups.
+    """Minimise the model by sweeps over blocks, which are single coordinates and groups.
 
     Parameters
     ----------
@@ -64,16 +58,13 @@ def descend(  # type: ignore[no-untyped-def]
     point : ndarray of float64, shape (k,)
         x; changed in place.
     terms : ndarray of float64, shape (4, k)
-        a, b, lower and upper.
-    singles : ndarray of int64
-        The coordinates in no group.
+        a, b, lower and upper; in a group neutral but for a.
     members, starts : ndarray of int64
-        The coordinates of group G are ``members[starts[G] : starts[G + 1]]``.
+        The coordinates of block G are ``members[starts[G] : starts[G + 1]]``.
     strengths : ndarray of float64
-        The s_G.
+        The s_G, 0 of a single coordinate.
     curvatures : ndarray of float64
-        For each coordinate in no group its H_jj, for each group the largest eigenvalue of its part of H, both above 0;
-        the coordinates first.
+        The largest eigenvalue of each block's part of H, above 0.
     sweeps : int
         Largest number of sweeps.
     relative, absolute : float
@@ -86,20 +77,16 @@ def descend(  # type: ignore[no-untyped-def]
         Whether there was such a sweep.
     """
     first = 0.0
+    best = np.empty(point.shape[0])
     for sweep in range(sweeps):
         most = 0.0
-        for k in range(singles.shape[0]):
-            j, h = singles[k], curvatures[k]
-            a, b, lower, upper = terms[0, j], terms[1, j], terms[2, j], terms[3, j]
-            new = prox.point(h * point[j] - slope[j], 1.0, a, b, lower, upper, h)
-            most = max(most, _move(hessian, slope, point, j, new) * math.sqrt(h))
-        for group in range(strengths.shape[0]):
-            own = members[starts[group] : starts[group + 1]]
-            h = curvatures[singles.shape[0] + group]
+        for block in range(strengths.shape[0]):
+            own = members[starts[block] : starts[block + 1]]
+            h = curvatures[block]
             for _ in range(_STEPS_ON_A_GROUP):
-                moved = _group_step(hessian, slope, point, terms[0], own, strengths[group], h) * math.sqrt(h)
+                moved = _step(hessian, slope, point, terms, own, strengths[block], h, best) * math.sqrt(h)
                 most = max(most, moved)
-                if moved <= absolute:
+                if own.shape[0] == 1 or moved <= absolute:
                     break
         if sweep == 0:
             first = most

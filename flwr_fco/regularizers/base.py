@@ -369,16 +369,16 @@ def with_strength(regularizer: _Own, strength: float) -> _Own:
 
 
 class Sums(NamedTuple):
-    """psi on the flat vector as a sum over coordinates and over norms of groups.
+    """psi as sum_j a_j |x_j| + b_j/2 x_j^2 within bounds, plus sum_G s_G ||x_G||_2, on the flat vector or a part of it.
 
     Parameters
     ----------
     table : ndarray of float64, shape (4, d)
-        Thresholds, shrinkages, lower and upper bounds; neutral where psi does not act.
+        a, b, lower and upper bounds; neutral where psi does not act.
     groups : ndarray of int64, shape (d,)
         Each coordinate's group; -1 for none, or for one of weight 0.
     strengths : ndarray of float64, shape (number of groups,)
-        The factor of each group's norm, > 0.
+        The factor s_G of each group's norm, > 0.
     others : list of slice or ndarray
         Where psi is neither.
 
@@ -392,6 +392,26 @@ class Sums(NamedTuple):
     groups: NDArray[np.int64]
     strengths: Vector
     others: list[Any]
+
+    def at(self, on: NDArray[np.int64]) -> Sums:
+        """Return the sums over the coordinates `on`, which hold groups as a whole."""
+        present, groups = np.unique(self.groups[on], return_inverse=True)
+        groups = groups.astype(np.int64) - int(present[:1].sum() < 0)
+        return Sums(self.table.take(on, axis=1), groups, self.strengths[present[present >= 0]], [])
+
+    def value(self, x: Vector) -> float:
+        """Return psi(x) of a point within the bounds."""
+        return float(self.table[0] @ np.abs(x) + 0.5 * (self.table[1] @ x**2) + self.strengths @ self.norms(x))
+
+    def norms(self, x: Vector) -> Vector:
+        """Return ||x_G||_2 of each group."""
+        inside = self.groups >= 0
+        return np.sqrt(np.bincount(self.groups[inside], x[inside] ** 2, self.strengths.size))
+
+    @property
+    def smooth(self) -> bool:
+        """Whether psi has no kink and no bound anywhere."""
+        return not (self.table[0].any() or self.strengths.size or np.isfinite(self.table[2:]).any())
 
 
 class BoundRegularizer:

@@ -76,7 +76,6 @@ _SWEEPS = 500
 _RELATIVE = 1e-4
 _ABSOLUTE = 1e-5
 _TIMES = 20
-_NONE = np.zeros(0, dtype=np.int64)
 #: Rows of squares, and events of other losses, that a site needs for each of its columns.
 _OWN_ROWS = 10
 _OWN_EVENTS = 5
@@ -451,8 +450,8 @@ def _lasso(gram: Matrix, product: Vector, strength: float, start: Vector, on: ND
     b = start.copy()
     size = start.size
     terms = np.array([np.full(size, strength), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf)])
-    indices = on, _NONE, np.zeros(1, dtype=np.int64), np.zeros(0), np.ones(on.size)
-    descend(gram, gram @ b - product, b, terms, *indices, _SWEEPS, _RELATIVE, _ABSOLUTE)
+    blocks = on, np.arange(on.size + 1), np.zeros(on.size), np.ones(on.size)
+    descend(gram, gram @ b - product, b, terms, *blocks, _SWEEPS, _RELATIVE, _ABSOLUTE)
     return b
 
 

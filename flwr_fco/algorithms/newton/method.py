@@ -48,7 +48,7 @@ from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem,
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, handed_out, progress
-from flwr_fco.algorithms.newton.model import Indices, Matrix, Penalty, whole_groups
+from flwr_fco.algorithms.newton.model import Indices, Matrix, whole_groups
 from flwr_fco.certificates import FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.layout import Layout, NonZeros, Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
@@ -210,10 +210,14 @@ class ProximalNewton(Algorithm):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1, at the user's start or the point of psi's domain next to it."""
-        penalty, zeros = Penalty.of(problem.psi), np.zeros(primal.size)
-        feasible = math.isfinite(problem.psi.value(primal))
-        start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
-        mask = whole_groups((start != 0.0) | problem.psi.free_coordinates() | (primal.size <= self.sizes[0]), penalty)
+        psi, zeros = problem.psi, np.zeros(primal.size)
+        if psi.sums.others:
+            raise ConfigurationError(
+                f"regularizer={psi.regularizer!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group "
+                "lasso or none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
+            )
+        start = handed_out(problem.layout, primal if math.isfinite(psi.value(primal)) else psi.prox(primal, 0.0))
+        mask = whole_groups((start != 0.0) | psi.free_coordinates() | (primal.size <= self.sizes[0]), psi)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
         return NewtonState(start, start, mask, zeros, zeros, np.full(FACTS, -1.0), zeros, rows, units=zeros)
 
@@ -310,7 +314,7 @@ class ProximalNewton(Algorithm):
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
         trial = handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
-        mask = whole_groups(state.mask | (trial != 0.0), Penalty.of(psi))
+        mask = whole_groups(state.mask | (trial != 0.0), psi)
         state = state._replace(trial=trial, mask=mask, step=factor * state.step)
         return state._replace(stalled=float(same), round=state.round + 1)
 
@@ -318,7 +322,6 @@ class ProximalNewton(Algorithm):
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi = problem.psi
         w = state.point
-        penalty = Penalty.of(problem.psi)
         x = w.copy()
         gradient = known.gradient.copy()
         share = 1.0
@@ -326,7 +329,7 @@ class ProximalNewton(Algorithm):
             # Wherever it begins, counts that are all 0 have no model.
             null = _null_model(known, state)
             x, gradient, share = (x, gradient, share) if w.any() else null
-        state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, share)
+        state, x, gradient = self._minimised(state, known, block, x, gradient, share)
         x = handed_out(problem.layout, x)
         mask = model.working_set(x, gradient, psi, self.sizes, known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
@@ -335,18 +338,18 @@ class ProximalNewton(Algorithm):
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _minimised(
-        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, share: float
+        self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model at x, and the gradient there as far as it is known, both in place.
 
         The clients' block is that of a point at which it is `share` times as small as at x; 0 if it says nothing of x.
         """
         on, hessian = block
-        state = _watched(state, known, penalty, block, self.tolerance)
+        state = _watched(state, known, block, self.tolerance)
         if on.size and share:
             ridge = known.reported.l2 * (on < x.size - num_intercepts(known.psi.layout))
             hessian = share * hessian + np.diag((1.0 - share) * ridge)
-            own = model.minimise_model(hessian, gradient[on], x[on], penalty.at(on))
+            own = model.minimise_model(hessian, gradient[on], x[on], known.psi.sums.at(on))
             gradient[on] += hessian @ (own - x[on])
             x[on] = own
         return state, x, gradient
@@ -386,7 +389,7 @@ def _set_of(state: Any) -> Indices:
     return np.flatnonzero(state.mask)
 
 
-def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance: float) -> Any:
+def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
     """Return the state with the curvature at the first point of the coefficients that psi leaves alone.
 
     Raises
@@ -420,7 +423,7 @@ def _watched(state: Any, known: Known, penalty: Penalty, block: Block, tolerance
     if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0:
         # What grows without end is what a Newton step still moves; all else has come to rest.
         free, step = np.sort(np.append(here, levels)), np.zeros(on.size)
-        at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), penalty.at(on[free])
+        at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), known.psi.sums.at(on[free])
         step[free] = model.minimise_model(*at)
         if not -float(known.gradient[on] @ step) > tolerance:
             return state
@@ -548,7 +551,7 @@ class QuasiNewton(ProximalNewton):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
-        most = _SMOOTH if Penalty.of(problem.psi).smooth else _MANY
+        most = _SMOOTH if problem.psi.sums.smooth else _MANY
         pairs = np.zeros((2, min(max(_NUMBERS // primal.size, _FEW), most), primal.size))
         return super().init(problem, primal)._replace(pairs=pairs, gradient=np.zeros(primal.size))
 
@@ -577,26 +580,26 @@ class QuasiNewton(ProximalNewton):
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 
     def _minimised(
-        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, share: float
+        self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model with B, and the gradient there."""
-        smooth = penalty.smooth
+        psi = known.psi.sums
         start = x.copy()
         # Of Polyak's step, if there is no pair: no smaller curvature allows such a slope above the least loss.
         left = known.reported.loss - known.reported.least
         steepest = float(gradient @ gradient) / (2.0 * left) if left > 0.0 else 0.0
-        sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], steepest, smooth)
-        if smooth:
-            diagonal = sigma + penalty.terms[1]
+        sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], steepest, psi.smooth)
+        if psi.smooth:
+            diagonal = sigma + psi.table[1]
             both = np.concatenate([plus, minus])
-            slope = gradient + penalty.terms[1] * x
+            slope = gradient + psi.table[1] * x
             signs = np.diag(np.r_[np.ones(len(plus)), -np.ones(len(minus))])
             inner = signs + (both / diagonal) @ both.T
             x = x - (slope - both.T @ np.linalg.lstsq(inner, both @ (slope / diagonal))[0]) / diagonal
         else:
             on = block.on
             hessian = sigma * np.eye(on.size) + plus[:, on].T @ plus[:, on] - minus[:, on].T @ minus[:, on]
-            x[on] = model.minimise_model(hessian, gradient[on], x[on], penalty.at(on))
+            x[on] = model.minimise_model(hessian, gradient[on], x[on], psi.at(on))
         move = x - start
         return state, x, gradient + sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
 

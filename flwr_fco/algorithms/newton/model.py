@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
-from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.regularizers.base import BoundRegularizer, Sums
 
 Matrix = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -33,88 +32,17 @@ _SOLVES = 20
 #: The last sweep's moves relative to the first one's, and to the size of the point.
 _RELATIVE = 1e-10
 _ROUNDING = 4e-16
-#: Added to the diagonal, relative to its mean, so that equal columns have a factorisation.
+#: Added to the diagonal, relative to it, so that equal columns have a factorisation.
 _DAMPING = 1e-13
+#: In the place of a curvature of 0.
+_FLAT = 1e-12
 _HALVINGS = 30
 
 
-class Penalty(NamedTuple):
-    """psi by coordinates and groups: sum_j a_j |x_j| + b_j/2 x_j^2 within bounds, plus sum_G s_G ||x_G||_2.
-
-    Parameters
-    ----------
-    terms : ndarray of float64, shape (4, d)
-        a, b, lower and upper bounds.
-    groups : ndarray of int64, shape (d,)
-        Each coordinate's group; -1 for none.
-    strengths : ndarray of float64, shape (number of groups,)
-        The s_G.
-    """
-
-    terms: Matrix
-    groups: Indices
-    strengths: Vector
-
-    @classmethod
-    def of(cls, psi: BoundRegularizer) -> Penalty:
-        """Return the terms of a regularizer.
-
-        Raises
-        ------
-        ConfigurationError
-            If psi is no such sum.
-
-        Examples
-        --------
-        >>> from flwr_fco.core.layout import Layout
-        >>> from flwr_fco.regularizers import L1
-        >>> layout = Layout.from_arrays({"coefficients": np.zeros(2), "intercept": np.zeros(1)})
-        >>> Penalty.of(L1(0.5).bind(layout)).terms[0]
-        array([0.5, 0.5, 0. ])
-        """
-        if psi.sums.others:
-            raise ConfigurationError(
-                f"regularizer={psi.regularizer!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group "
-                "lasso or none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
-            )
-        return cls(*psi.sums[:3])
-
-    def at(self, on: Indices) -> Penalty:
-        """Return the penalty of the coordinates `on`, which hold groups as a whole."""
-        present, groups = np.unique(self.groups[on], return_inverse=True)
-        groups = groups.astype(np.int64) - int(present[:1].sum() < 0)
-        return Penalty(self.terms[:, on], groups, self.strengths[present[present >= 0]])
-
-    def scaled(self, scales: Vector) -> Penalty:
-        """Return the penalty of u = scales * x, with the same scale for the members of a group."""
-        terms = self.terms * np.array([1.0 / scales, 1.0 / scales**2, scales, scales])
-        own = np.ones(self.strengths.size)
-        inside = self.groups >= 0
-        own[self.groups[inside]] = scales[inside]
-        return Penalty(terms, self.groups, self.strengths / own)
-
-    def value(self, x: Vector) -> float:
-        """Return psi(x) of a point within the bounds."""
-        return float(self.terms[0] @ np.abs(x) + 0.5 * (self.terms[1] @ x**2) + self.strengths @ self.norms(x))
-
-    def norms(self, x: Vector) -> Vector:
-        """Return ||x_G||_2 of each group."""
-        inside = self.groups >= 0
-        return np.sqrt(np.bincount(self.groups[inside], x[inside] ** 2, self.strengths.size))
-
-    @property
-    def free(self) -> NDArray[np.bool_]:
-        """The coordinates on which psi has no kink: no threshold and no group."""
-        return np.asarray((self.terms[0] == 0.0) & (self.groups < 0))
-
-    @property
-    def smooth(self) -> bool:
-        """Whether psi has no kink and no bound anywhere."""
-        return bool(self.free.all() and np.isinf(self.terms[2:]).all())
-
-
-def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> Vector:
+def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, psi: Sums) -> Vector:
     """Return the minimiser of <gradient, x - start> + 1/2 (x - start)' hessian (x - start) + psi(x).
+
+    Nothing in it depends on the units of the coordinates, for features come in any.
 
     Parameters
     ----------
@@ -122,7 +50,7 @@ def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Pe
         Symmetric and positive semidefinite.
     gradient, start : ndarray of float64, shape (k,)
         The loss's gradient at the point where the step begins.
-    penalty : Penalty
+    psi : Sums
         Of these coordinates.
 
     References
@@ -134,63 +62,45 @@ def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Pe
     --------
     >>> from flwr_fco.core.layout import Layout
     >>> from flwr_fco.regularizers import L1
-    >>> penalty = Penalty.of(L1(1.0).bind(Layout.from_arrays({"w": np.zeros(2)})))
-    >>> minimise_model(np.eye(2), np.array([-3.0, 0.5]), np.zeros(2), penalty)
+    >>> psi = L1(1.0).bind(Layout.from_arrays({"w": np.zeros(2)})).sums
+    >>> minimise_model(np.eye(2), np.array([-3.0, 0.5]), np.zeros(2), psi)
     array([2., 0.])
     """
-    scales = _scales(hessian, penalty)
-    start = start * scales
-    if (scales != 1.0).any():
-        # A copy lies otherwise in memory, so that its sums round otherwise.
-        penalty = penalty.scaled(scales)
-    model = _Model(hessian / np.outer(scales, scales), gradient / scales, start, penalty)
+    model = _Model(np.ascontiguousarray(hessian), gradient, start, psi)
     x = start.copy()
-    if penalty.smooth:
+    if psi.smooth:
         # No coordinate stops at a kink: one factorisation is enough, unless rounding keeps it from any decrease.
         x = model.solved(x)
         if not np.array_equal(x, start):
-            return x / scales
+            return x
+    blocks = model.blocks()
     for _ in range(_TURNS):
-        size = float(np.max(np.abs(x) * np.sqrt(np.maximum(np.diag(model.hessian), 0.0)), initial=0.0))
-        order = *model.order, _SWEEPS, _RELATIVE, _ROUNDING * size
-        if descend(model.hessian, model.slope(x), x, penalty.terms, *order):
+        size = float(np.max(np.abs(x) * np.sqrt(np.maximum(np.diag(hessian), 0.0)), initial=0.0))
+        if descend(model.hessian, model.slope(x), x, psi.table, *blocks, _SWEEPS, _RELATIVE, _ROUNDING * size):
             break
         x = model.solved(x)
-    return x / scales
+    return x
 
 
-def _scales(hessian: Matrix, penalty: Penalty) -> Vector:
-    """Return the power of 2 next to each coordinate's root of curvature, one for the members of a group.
+class _Model(NamedTuple):
+    """The model."""
 
-    Features come in any unit, and what is small beside the largest of them is not rounding. Powers of 2 cost no bit.
-    """
-    curvatures = np.diag(hessian) + penalty.terms[1]
-    inside = penalty.groups >= 0
-    groups = penalty.groups[inside]
-    count = penalty.strengths.size
-    sums = np.bincount(groups, curvatures[inside], count) / np.maximum(np.bincount(groups, minlength=count), 1)
-    curvatures[inside] = sums[groups]
-    return np.asarray(np.exp2(np.round(0.5 * np.log2(np.where(curvatures > 0.0, curvatures, 1.0)))))
+    hessian: Matrix
+    gradient: Vector
+    start: Vector
+    psi: Sums
 
-
-class _Model:
-    """The model, with the order in which its coordinates and groups are visited."""
-
-    def __init__(self, hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> None:
-        self.hessian = hessian
-        self.gradient = gradient
-        self.start = start
-        self.penalty = penalty
-        groups = penalty.groups
-        count = penalty.strengths.size
-        singles = np.flatnonzero(groups < 0)
-        members = np.argsort(groups, kind="stable")[singles.size :]
-        starts = np.searchsorted(groups[members], np.arange(count + 1))
-        own = [members[a:b] for a, b in pairwise(starts)]
-        largest = [float(np.linalg.eigvalsh(hessian[np.ix_(each, each)])[-1]) for each in own]
-        curvatures = np.concatenate([np.diag(hessian)[singles], largest])
-        floor = max(1e-12 * float(curvatures.max(initial=0.0)), np.finfo(np.float64).tiny)
-        self.order = singles, members, starts, penalty.strengths, np.maximum(curvatures, floor)
+    def blocks(self) -> tuple[Indices, Indices, Vector, Vector]:
+        """Return what is visited in turn, coordinates in no group and then groups, with strengths and curvatures."""
+        groups, strengths = self.psi.groups, self.psi.strengths
+        members = np.argsort(groups, kind="stable")
+        alone = np.count_nonzero(groups < 0)
+        starts = np.append(np.arange(alone), np.searchsorted(groups[members], np.arange(strengths.size + 1)))
+        own = [members[a:b] for a, b in pairwise(starts[alone:])]
+        largest = [float(np.linalg.eigvalsh(self.hessian[np.ix_(each, each)])[-1]) for each in own]
+        curvatures = np.append(np.diag(self.hessian)[members[:alone]], largest)
+        curvatures = np.where(curvatures > 0.0, curvatures, _FLAT)
+        return members, starts, np.append(np.zeros(alone), strengths), curvatures
 
     def slope(self, x: Vector) -> Vector:
         """Return the gradient of the quadratic."""
@@ -199,7 +109,7 @@ class _Model:
     def value(self, x: Vector) -> float:
         """Return the model's value."""
         move = x - self.start
-        return float(move @ (self.gradient + 0.5 * (self.hessian @ move))) + self.penalty.value(x)
+        return float(move @ (self.gradient + 0.5 * (self.hessian @ move))) + self.psi.value(x)
 
     def solved(self, x: Vector) -> Vector:
         """Return a point with a smaller value: the minimiser on the support, or where its first zero stops it."""
@@ -212,8 +122,8 @@ class _Model:
 
     def _step(self, x: Vector) -> tuple[Vector | None, bool]:
         """Return a point after a factorised step, if it is better, and whether the step was a whole one."""
-        (threshold, shrinkage, lower, upper), groups = self.penalty.terms, self.penalty.groups
-        norms = np.append(self.penalty.norms(x), np.inf)
+        (threshold, shrinkage, lower, upper), groups = self.psi.table, self.psi.groups
+        norms = np.append(self.psi.norms(x), np.inf)
         active = ((x != 0.0) | (threshold == 0.0)) & (norms[groups] > 0.0) & (x > lower) & (x < upper)
         on = np.flatnonzero(active)
         if not on.size:
@@ -221,7 +131,8 @@ class _Model:
         own = x[on]
         at = self._smooth(x, on, norms)
         curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on]) + at[1]
-        curved[np.diag_indices(on.size)] += _DAMPING * np.trace(curved) / on.size
+        diagonal = curved.diagonal()
+        curved[np.diag_indices(on.size)] += _DAMPING * np.where(diagonal > 0.0, diagonal, 1.0)
         direction = _solve(curved, -at[0])
         if direction is None:
             return None, True
@@ -231,7 +142,7 @@ class _Model:
         limits = np.where(direction == 0.0, np.inf, np.minimum(limits, zeros))
         step = min(1.0, float(limits.min()))
         # Near the minimiser of a smooth model a whole step decreases it by less than its rounding.
-        before = self.value(x) + _ROUNDING * self.penalty.smooth * self.penalty.value(x)
+        before = self.value(x) + _ROUNDING * self.psi.smooth * self.psi.value(x)
         hit = limits <= step
         for _ in range(_HALVINGS):
             new = x.copy()
@@ -246,15 +157,15 @@ class _Model:
 
     def _smooth(self, x: Vector, on: Indices, norms: Vector) -> tuple[Vector, Matrix]:
         """Return gradient and psi's Hessian on the support, where all terms are smooth."""
-        (threshold, shrinkage, _, _), groups = self.penalty.terms, self.penalty.groups[on]
+        (threshold, shrinkage, _, _), groups = self.psi.table, self.psi.groups[on]
         own = x[on]
         gradient = self.slope(x)[on] + threshold[on] * np.sign(own) + shrinkage[on] * own
         curved = np.zeros((on.size, on.size))
         for group in np.unique(groups[groups >= 0]):
             here = np.flatnonzero(groups == group)
             unit = own[here] / norms[group]
-            ratio = self.penalty.strengths[group] / norms[group]
-            gradient[here] += self.penalty.strengths[group] * unit
+            ratio = self.psi.strengths[group] / norms[group]
+            gradient[here] += self.psi.strengths[group] * unit
             curved[np.ix_(here, here)] += ratio * (np.eye(here.size) - np.outer(unit, unit))
         return gradient, curved
 
@@ -303,13 +214,10 @@ _TIMES = 2
 _MOST = 4096
 
 
-def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]:
+def whole_groups(mask: NDArray[np.bool_], psi: BoundRegularizer) -> NDArray[np.bool_]:
     """Return the mask with the other coordinates of its groups."""
-    if not penalty.strengths.size:
-        return mask
-    held = np.zeros(penalty.strengths.size + 1, dtype=np.bool_)
-    held[penalty.groups[mask & (penalty.groups >= 0)]] = True
-    return np.asarray(mask | held[penalty.groups])
+    groups = psi.sums.groups
+    return mask | (np.isin(groups, groups[mask]) & (groups >= 0))
 
 
 def working_set(
@@ -341,9 +249,9 @@ def working_set(
     least = max(low, _LEAST_OF_A_CLASS * outputs)
     if x.size <= min(small, least):
         return np.ones(x.size, dtype=np.bool_)
-    penalty = Penalty.of(psi)
-    needed = whole_groups((x != 0.0) | penalty.free, penalty)
-    score = violations(slopes, penalty)
+    # What has no kink, and what is not 0.
+    needed = whole_groups((x != 0.0) | ((psi.sums.table[0] == 0.0) & (psi.sums.groups < 0)), psi)
+    score = violations(slopes, psi)
     count = int(needed.sum())
     if count < _MOST:
         score[needed] = np.inf
@@ -354,16 +262,14 @@ def working_set(
     order = np.argsort(-score, kind="stable")
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[order[:size]] = True
-    return whole_groups(mask, penalty)
+    return whole_groups(mask, psi)
 
 
-def violations(gradient: Vector, penalty: Penalty) -> Vector:
+def violations(gradient: Vector, psi: BoundRegularizer) -> Vector:
     """Return the size of each coordinate's, or group's, slope at 0 relative to what psi balances; 1 at the boundary."""
-    threshold = penalty.terms[0]
+    sums = psi.sums
+    threshold = sums.table[0]
     size = np.abs(gradient)
     score = np.divide(size, threshold, out=np.full(size.shape, np.inf), where=threshold > 0.0)
-    if penalty.strengths.size:
-        pulls = penalty.norms(np.maximum(size - threshold, 0.0))
-        ratio = np.append(pulls / penalty.strengths, 0.0)
-        score = np.where(penalty.groups >= 0, ratio[penalty.groups], score)
-    return np.asarray(score)
+    ratio = np.append(sums.norms(np.maximum(size - threshold, 0.0)) / sums.strengths, 0.0)
+    return np.where(sums.groups >= 0, ratio[sums.groups], score)

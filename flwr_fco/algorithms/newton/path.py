@@ -44,7 +44,7 @@ from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, finished, progress
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, QuasiNewton, unpacked
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
+from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.core.logs import logger
@@ -509,19 +509,18 @@ class NewtonPath(ProximalNewton):
             raise
         if own.population < 0.0:
             return False
-        penalty = Penalty.of(problem.psi)
         squares = bool(own.facts[0] == LINKS.index("identity"))
         # The strengths follow from the gradients of null models, which are asked for.
         near = squares and state.stage != NULL
         shares = state.nearest(fold, own.trial, block) if near else np.zeros(state.shares.shape[1])
         fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
-        most = violations(np.abs(gradient) + errors, penalty)
-        scores = violations(gradient if shares.any() else Known.gradient_of(about), penalty)
+        most = violations(np.abs(gradient) + errors, problem.psi)
+        scores = violations(gradient if shares.any() else Known.gradient_of(about), problem.psi)
         if shares.any() and "errors" in next(iter(about)).vectors:
             # As it will be at the trial point, and where it is known exactly, as it is.
             exact = about.sum("errors") == 0.0
-            scores[exact] = np.maximum(scores, violations(about.sum("gradient"), penalty))[exact]
+            scores[exact] = np.maximum(scores, violations(about.sum("gradient"), problem.psi))[exact]
         missing = (own.trial != 0.0) | (scores > 1.0)
         missing[block.on] = False
         slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh

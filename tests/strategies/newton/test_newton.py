@@ -17,7 +17,7 @@ from sklearn.linear_model import Lasso
 
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
-from flwr_fco.algorithms.newton.model import Penalty, minimise_model
+from flwr_fco.algorithms.newton.model import minimise_model
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Layout
@@ -266,7 +266,7 @@ def test_the_minimiser_is_that_of_cvxpy(name, seed):
     quadratic = gradient @ move + 0.5 * cp.quad_form(move, cp.psd_wrap(hessian))
     problem = cp.Problem(cp.Minimize(quadratic + expression(x)))
     problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
-    found = minimise_model(hessian, gradient, start, Penalty.of(psi.bind(LAYOUT)))
+    found = minimise_model(hessian, gradient, start, psi.bind(LAYOUT).sums)
     own = found - start
     assert gradient @ own + 0.5 * own @ hessian @ own + psi.value(found) <= problem.value + 1e-10
     # Under some BLAS the solver's point is further off than ours, which no proximal step moves.
@@ -281,7 +281,7 @@ def test_a_badly_conditioned_lasso_is_solved_to_rounding():
     features = rng.normal(size=(60, SIZE)) @ np.diag(np.logspace(0, -3, SIZE)) + rng.normal(size=(60, 1))
     targets = features @ rng.normal(size=SIZE) + 0.1 * rng.normal(size=60)
     strength = 1e-6
-    penalty = Penalty.of(L1(strength).bind(LAYOUT))
+    penalty = L1(strength).bind(LAYOUT).sums
     found = minimise_model(features.T @ features / 60, -features.T @ targets / 60, np.zeros(SIZE), penalty)
 
     def value(w):
@@ -293,7 +293,7 @@ def test_a_badly_conditioned_lasso_is_solved_to_rounding():
     assert np.abs(slope).max() <= strength * (1.0 + 1e-6)
     assert_allclose(slope[found != 0.0], -strength * np.sign(found[found != 0.0]), atol=1e-6 * strength)
     # A whole step to a ridge's minimiser, which lowers the model by less than its rounding.
-    ridge = Penalty.of(L2Squared(1.0).bind(LAYOUT))
+    ridge = L2Squared(1.0).bind(LAYOUT).sums
     moved = minimise_model(np.eye(SIZE), np.full(SIZE, 1e-9 - 1.0), np.ones(SIZE), ridge) - 1.0
     assert_allclose(moved, -5e-10, rtol=1e-6)
 
