@@ -8,6 +8,7 @@ A message says what was wrong (with the value), what was expected and what to do
 from collections.abc import Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 __all__ = ["ClientError", "ConfigurationError", "DivergedError", "FlwrFcoError", "NoAnswerError", "NotInstalledError"]
@@ -96,6 +97,20 @@ class UnknownOptionError(ConfigurationError, TypeError):
 
 class NotInstalledError(ConfigurationError, ImportError):
     """An optional package is not installed; the message names the command that does. Also an :class:`ImportError`."""
+
+
+def installed(module: str, advice: str) -> Any:
+    """Return a module of an optional package, or raise a NotInstalledError that says who needs it, and how to get it.
+
+    Examples
+    --------
+    >>> installed("math", "numbers need math").inf
+    inf
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise NotInstalledError(f"{advice} ({error})") from error
 
 
 class NoAnswerError(ConfigurationError):

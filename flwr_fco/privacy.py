@@ -25,7 +25,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from flwr_fco.algorithms.contract.problem import Problem
 from flwr_fco.core.layout import Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, POSITIVE, Choice, checked
-from flwr_fco.errors import ConfigurationError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, installed
 from flwr_fco.messages.protocol import Node, Uplink
 
 __all__ = ["GaussianDP"]
@@ -265,13 +264,8 @@ def library(name: str = "dp_accounting") -> Any:
     NotInstalledError
         If it is not installed.
     """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise NotInstalledError(
-            f"privacy=GaussianDP(...) needs dp-accounting, which says what a run costs ({error}): pip install "
-            "dp-accounting, or in a clone pip install -e '.[privacy]'"
-        ) from error
+    prefix = "privacy=GaussianDP(...) needs dp-accounting, which says what a run costs"
+    return installed(name, f"{prefix}: pip install dp-accounting, or in a clone pip install -e '.[privacy]'")
 
 
 class Accountant(NamedTuple):

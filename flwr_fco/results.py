@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import installed
 
 __all__ = ["Number", "Result", "frame_of", "numbers_of", "part_of", "traffic_of"]
 
@@ -129,11 +128,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
     >>> list(frame_of([{"round": 1, "loss": 0.5}, {"round": 2}]).columns)
     ['round', 'loss']
     """
-    try:
-        pandas = import_module("pandas")
-    except ImportError as error:
-        raise ConfigurationError("a table needs pandas: pip install pandas. Without it there are rows") from error
-    return pandas.DataFrame(rows)
+    return installed("pandas", "a table needs pandas: pip install pandas. Without it there are rows").DataFrame(rows)
 
 
 def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:

@@ -67,7 +67,7 @@ def test_extremes():
 
 
 def test_without_the_library_there_is_no_private_run(monkeypatch):
-    monkeypatch.setattr(accounting, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setattr("flwr_fco.errors.import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
     refused(r"pip install -e .\.\[privacy\]", accounting.library, kind=NotInstalledError)
 
 
