@@ -18,6 +18,7 @@ import glob
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.regularizers import HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
-from flwr_fco.regularizers.sets import kth_largest
 
 #: What a round keeps of the dual of entries that are 0: 1 is dual averaging, 0 iterative hard thresholding. With 1,
 #: what was right for another network comes back all at once; with 0 nothing small ever comes back.
@@ -44,6 +44,8 @@ FURTHER = 1.5
 GAIN = 3.0**-0.5
 #: In the Erdos-Renyi way no array has less than this share of the density of the whole.
 _FLOOR = 0.5
+#: Stands for a size of 0.
+_LEAST = 5e-324
 #: What every array is sure of, of its Erdos-Renyi count; the rest goes to the largest entries wherever they are.
 _SURE = 0.5
 
@@ -132,25 +134,16 @@ def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list
     >>> allotted([np.array([9.0, 8.0, 7.0]), np.array([2.0, 1.0])], [1, 1], 3)
     [2, 1]
     """
-    # Each array keeps the largest that it is sure of; of all others together the largest stay.
-    rests = [_without_largest(np.abs(array), count) for array, count in zip(arrays, least, strict=True)]
-    spare = total - sum(least)
-    others = np.concatenate(rests)
-    if not 0 < spare < others.size:
-        return [count + rest.size * (spare > 0) for count, rest in zip(least, rests, strict=True)]
-    level = kth_largest(others, spare)
-    counts = [count + int(np.count_nonzero(rest > level)) for count, rest in zip(least, rests, strict=True)]
-    for i, rest in enumerate(rests):  # of equal ones the first stay
-        counts[i] += min(total - sum(counts), int(np.count_nonzero(rest == level)))
-    return counts
-
-
-def _without_largest(values: Vector, count: int) -> Vector:
-    if not count:
-        return values
-    level = kth_largest(values, count)
-    rest = values[values <= level]
-    return np.delete(rest, np.flatnonzero(rest == level)[: rest.size - values.size + count])
+    ends = np.cumsum([0, *(array.size for array in arrays)])
+    blocks = [slice(*pair) for pair in pairwise(ends.tolist())]
+    # So small that it counts as the 0 that it is, and large enough to be seen among those that stay.
+    sizes = np.maximum(np.abs(np.concatenate(arrays)), _LEAST)
+    for block, count in zip(blocks, least, strict=True):
+        own = sizes[block]
+        if count:
+            own[HardSparsity(count).prox(own, 0.0) > 0.0] = math.inf
+    kept = HardSparsity(total).prox(sizes, 0.0) if total else np.zeros(0)
+    return [int(np.count_nonzero(kept[block])) for block in blocks]
 
 
 def psi_of(

@@ -172,13 +172,11 @@ class GradientTracking(Algorithm):
         squares = list[float]()
         whole = float(state.control @ state.control)
         for own in [memories.memory(node.key)["own"] for node in problem.asked] if memories is not None else ():
-            here, rest = state.control, 0.0
-            if isinstance(own, SparseVector):
-                # Where a client has no features its own is 0.
-                here, own = state.control[own.indices], own.values
-                rest = max(0.0, whole - float(here @ here))
-            tracker = here - own
-            squares.append(rest + float(tracker @ tracker))
+            # Where a client has no features its own is 0.
+            sparse = isinstance(own, SparseVector)
+            here = state.control[own.indices] if sparse else state.control
+            tracker = here - (own.values if sparse else own)
+            squares.append(max(0.0, whole - float(here @ here)) + float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
 
 
