@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, SparseVector
-from flwr_fco.core.validation import Choice, of_type
+from flwr_fco.core.validation import Choice, enter, of_type
 from flwr_fco.errors import SpecError, in_words
 
 _ARRAY = "$array"
@@ -71,15 +71,10 @@ class Specified(Choice):
 
         Raises
         ------
-        TypeError
+        ConfigurationError
             If another class has its kind.
         """
-        classes = Specified._families[cls.family]
-        other = classes.get(cls.kind)
-        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            prefix = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
-            raise TypeError(f"{prefix} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
-        classes[cls.kind] = cls
+        enter(Specified._families[cls.family], cls.kind, cls, f"a {cls.family} of the kind")
 
     @staticmethod
     def registered() -> list[type[Specified]]:

@@ -195,6 +195,27 @@ def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did
     return kind
 
 
+def enter(known: dict[str, Any], name: str, thing: Any, prefix: str) -> None:
+    """Make a class or a function known by a name, which belongs to no other.
+
+    Parameters
+    ----------
+    known : dict
+        What is known of the kind that the prefix says, by name.
+
+    Raises
+    ------
+    ConfigurationError
+        If another one has this name.
+    """
+    first = known.get(name, thing)
+    # A cell or a file that is run again defines the same class again.
+    if (first.__module__, first.__qualname__) != (thing.__module__, thing.__qualname__):
+        who, other = (f"{each.__module__}.{each.__qualname__}" for each in (thing, first))
+        raise ConfigurationError(f"{who}: {prefix} {name!r} exists already, {other}; give yours another name")
+    known[name] = thing
+
+
 def plain(value: Any) -> Any:
     """Return numbers of NumPy, PyTorch or JAX, such as a float32 model's norm, as Python's: JSON accepts only these.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from flwr_fco.core.layout import Layout, checked_patterns, first_match, require_matches
+from flwr_fco.core.validation import enter
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
 from flwr_fco.regularizers.separable import Zero
@@ -216,11 +217,7 @@ class Adapter(Regularizer):
         ConfigurationError
             If the name is already registered for another factory.
         """
-        other = FACTORIES.get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (factory.__module__, factory.__qualname__):
-            prefix = f"the name is taken by {other.__module__}.{other.__qualname__}; choose another"
-            raise ConfigurationError(f"Adapter.register({name!r}, ...): {prefix}")
-        FACTORIES[name] = factory
+        enter(FACTORIES, name, factory, "Adapter.register: an operator called")
         return factory
 
     def value(self, w: Array) -> float:

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Literal
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import checked, kinds_of
+from flwr_fco.core.validation import checked, enter, kinds_of
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import Downlink, Option
 
@@ -269,14 +269,7 @@ def register(kind: type[Algorithm]) -> None:
     ConfigurationError
         If another class has this name.
     """
-    first = _METHODS.get(kind.name)
-    # A cell or a file that is run again defines the same class again.
-    if first is not None and (first.__module__, first.__qualname__) != (kind.__module__, kind.__qualname__):
-        who, other = (f"{each.__module__}.{each.__name__}" for each in (kind, first))
-        raise ConfigurationError(
-            f"{who}: a method called {kind.name!r} exists already, {other}; give yours another name"
-        )
-    _METHODS[kind.name] = kind
+    enter(_METHODS, kind.name, kind, "a method called")
 
 
 def options_of(method: Algorithm) -> dict[str, Option]:
