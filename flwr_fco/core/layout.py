@@ -242,10 +242,8 @@ class Layout:
 
     def regularized_mask(self) -> NDArray[np.bool_]:
         """Return a mask of shape (size,) over the flat vector: True where the regularizer acts."""
-        mask = np.zeros(self.size, dtype=np.bool_)
-        for entry in self.optimized:
-            mask[entry.block] = entry.regularized
-        return mask
+        parts = [np.full(entry.size, entry.regularized) for entry in self.optimized]
+        return np.concatenate([np.zeros(0, np.bool_), *parts])
 
     def flatten(self, arrays: Mapping[str, ArrayLike]) -> Vector:
         """Return the optimised arrays as one new float64 vector of shape (size,).
@@ -298,12 +296,7 @@ class Layout:
         ndarray of float64, shape (size,)
             Infinite where a number overflows its dtype.
         """
-        if self.double:
-            return vector
-        result = np.empty(self.size)
-        for entry in self.optimized:
-            result[entry.block] = vector[entry.block].astype(entry.dtype)
-        return result
+        return vector if self.double else self.flatten(self.unflatten(vector))
 
     def views(self, vector: Vector) -> dict[str, Vector]:
         """Return views of a vector of shape (size,), one for each optimised array, of its shape.
