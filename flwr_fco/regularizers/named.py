@@ -217,7 +217,7 @@ class Adapter(Regularizer):
         ConfigurationError
             If the name is already registered for another factory.
         """
-        enter(FACTORIES, name, factory, "Adapter.register: an operator called")
+        enter(FACTORIES, name, factory, "the name is taken: an operator called")
         return factory
 
     def value(self, w: Array) -> float:
