@@ -14,7 +14,7 @@ from flwr_fco.tables import Codebook, FederatedCoxRegression
 #: What each institution's table has: ten years of age, being female and a step of the ECOG score are in the model.
 CODEBOOK = Codebook.from_toml(Path(__file__).parent / "codebook.toml")
 #: The institutions by partition id, and how many of them take part.
-INSTITUTIONS = tuple(map(int, CODEBOOK.sites))
+INSTITUTIONS = CODEBOOK.sites
 TAKING_PART = 13
 
 
@@ -33,9 +33,9 @@ def load(context: Context) -> pd.DataFrame:
     return patients
 
 
-def rows_of(institution: int) -> pd.DataFrame:
+def rows_of(institution: str) -> pd.DataFrame:
     """Return the patients of an institution."""
     from lifelines.datasets import load_lung
 
     patients = load_lung()
-    return patients[patients["inst"] == institution]
+    return patients[patients["inst"] == int(institution)]
