@@ -300,7 +300,7 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     # As the table of a fit calls them.
     called = dict[Any, str](enumerate(getattr(model.codebook, "sites", ())))
     answers = {called.get(own.partition, f"site {own.partition}"): own for own in answered}
-    left_out = [(Node(row.node_id, row.partition_id).site, row.reason) for row in run.left_out]
+    left_out = sorted((Node(row.node_id, row.partition_id).site, row.reason) for row in run.left_out)
     return columns, names, answers, [Finding(called.get(site, f"site {site}"), "", why, True) for site, why in left_out]
 
 
