@@ -149,16 +149,7 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     ('growth', None)
     """
     plain = name.lower().replace("-", "_")
-    options = list(options)
-    found = [option for option in options if _one_apart(plain, option)]
-    return next(iter(found or get_close_matches(plain, options, n=1, cutoff=0.7)), None)
-
-
-def _one_apart(name: str, option: str) -> bool:
-    """Whether a character is missing, too many, another one, or two have changed places; or nothing differs."""
-    # What follows where they are the same.
-    rest, other = [(name[i:], option[i:]) for i in range(len(name) + 1) if name[:i] == option[:i]][-1]
-    return rest[1:] in (other[1:], other) or rest == other[1:] or rest[:2][::-1] + rest[2:] == other
+    return next(iter(get_close_matches(plain, list(options), n=1, cutoff=0.7)), None)
 
 
 def _did_you_mean(name: str, taken: Mapping[str, Any]) -> str:
