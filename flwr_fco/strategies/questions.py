@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,66 +27,6 @@ from flwr_fco.work import FirstOrder, Minimise
 _SMALLEST_CLAIM = 0.01
 #: Part of the increments' mean square below which their mean has no direction but rounding.
 _ROUNDING = 1e-6
-
-
-class LossFacts(NamedTuple):
-    """The clients' reports about their losses, as the server uses them.
-
-    Parameters
-    ----------
-    smoothness : float
-        L, for the minibatch gradients of all clients, in the norm of the mirror map.
-    norm : str
-        Name of that norm.
-    convexity : float
-        mu, of all clients' losses in the Euclidean norm; 0 if unknown.
-    steps : int
-        K, the largest number of steps among the clients, of which one counts as ten times their median at most.
-    probed : bool
-        Whether L was probed at the start point, because a client's loss does not know it.
-    clients : int
-        Number of clients that have answered.
-    clipped : int
-        Number of claims clipped to ten times the median.
-
-    Examples
-    --------
-    >>> str(LossFacts(2.0, "l2", 0.0, 5, False, 3, 0))
-    'L = 2 (l2 norm), K = 5, as 3 clients say'
-    """
-
-    smoothness: float
-    norm: str
-    convexity: float
-    steps: int
-    probed: bool
-    clients: int
-    clipped: int
-
-    @property
-    def curvature(self) -> float:
-        """L, above 0.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is 0.
-        """
-        if not self.smoothness > 0.0:
-            raise ConfigurationError(
-                "the clients' gradients do not change, or jump as those of a loss with kinks do: no rate follows from "
-                "their smoothness; give the rates by hand"
-            )
-        return self.smoothness
-
-    def __str__(self) -> str:
-        convexity = f", mu = {self.convexity:.4g}" if self.convexity > 0.0 else ""
-        probed = ", probed at the start point" if self.probed else ""
-        clipped = f"; {self.clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts"
-        return (
-            f"L = {self.smoothness:.4g} ({self.norm} norm){convexity}, K = {self.steps}, as {self.clients} clients "
-            f"say{probed}{clipped if self.clipped else ''}"
-        )
 
 
 def prepared(strategy: Any, grid: Any, arrays: Any, timeout: float) -> Run:
@@ -194,65 +134,6 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     ConfigurationError
         If no client answers, or theory has no value for this geometry or these losses.
     """
-    facts = _facts(run, names)
-    # Theory depends on the graph, which depends on who is there.
-    run.change_graph()
-    theory = _theory(run, facts)
-    chosen = dict[str, float]()
-    for name in names:
-        chosen[name], formula = theory[name]
-        run.reasons[name] = f"{formula}, {facts}"
-        logger.info("\t├──> %s=%.4g: %s", name, chosen[name], run.reasons[name])
-    return chosen
-
-
-#: Client rates of theory, of the losses' smoothness L, the number of local steps K and the mixing time tau of a graph;
-#: strategies name theirs in `theory`.
-RATES: Mapping[str, Callable[[float, float, float], float]] = {
-    "1/(4 L)": lambda smoothness, steps, time: 1.0 / (4.0 * smoothness),
-    "1/L": lambda smoothness, steps, time: 1.0 / smoothness,
-    "1/(sqrt(5) L)": lambda smoothness, steps, time: 1.0 / (math.sqrt(5.0) * smoothness),
-    "1/(L K)": lambda smoothness, steps, time: 1.0 / (smoothness * steps),
-    "1/(tau L K)": lambda smoothness, steps, time: 1.0 / (time * smoothness * steps),
-    "1/(tau^2 L K)": lambda smoothness, steps, time: 1.0 / (time**2 * smoothness * steps),
-}
-
-
-def _theory(run: Run, facts: LossFacts) -> dict[str, tuple[float, str]]:
-    """Return the theoretical values of the options that can be ``"auto"``, each with its formula."""
-    options: Any = run.options
-    if hasattr(options, "nu"):
-        return _of_dual_fl(options, run.problem.plan.work, facts)
-    formula = options.theory
-    time = 1.0
-    if run.graph is not None:
-        time = run.graph.of_size(len(run.nodes.ordered)).theorem_time(8 if "^2" in formula else 4)
-    rate = RATES[formula](facts.curvature, facts.steps, time)
-    return {"client_lr": (rate, formula + (f", tau = {time:.4g}" if "tau" in formula else ""))}
-
-
-def _of_dual_fl(options: Any, work: Any, facts: LossFacts) -> dict[str, tuple[float, str]]:
-    """Return DualFL's nu = mu + alpha and rho = nu / (L + alpha).
-
-    Raises
-    ------
-    ConfigurationError
-        If some loss is not strongly convex and alpha is 0.
-    """
-    whole = facts.convexity + options.alpha
-    if options.nu == "auto" and not whole > 0.0:
-        raise ConfigurationError(
-            "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by hand"
-        )
-    gap = isinstance(work, Minimise) and work.rule == "gap"
-    nu = (0.9 * whole if gap else whole) if options.nu == "auto" else float(options.nu)
-    smoothness = options.smoothness or (math.inf if facts.probed else facts.smoothness)
-    # If all report 0, which contradicts strong convexity, `curvature` raises the error.
-    rho = min(nu / (smoothness + options.alpha or facts.curvature), 0.999)
-    return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
-
-
-def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     work = run.problem.plan.work
     batch = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
     request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed"))
@@ -267,9 +148,75 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     convexity = max(claims[0], _SMALLEST_CLAIM * claims[len(claims) // 2])
     smoothness, norm = run.problem.h.smoothness(l2, l1)
     draws = [work.num_draws(max(1, int(own.examples))) if isinstance(work, FirstOrder) else 1 for own in answers]
-    steps, _ = bounded_largest(draws, [1.0] * len(draws))
+    steps = int(bounded_largest(draws, [1.0] * len(draws))[0])
     probed = any(answer.numbers["probed"] for answer in answers)
-    return LossFacts(smoothness, norm, convexity, int(steps), probed, len(answers), clipped)
+    said = f"L = {smoothness:.4g} ({norm} norm)" + (f", mu = {convexity:.4g}" if convexity > 0.0 else "")
+    said += f", K = {steps}, as {len(answers)} clients say" + ", probed at the start point" * probed
+    said += f"; {clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts" * (clipped > 0)
+    # Theory depends on the graph, which depends on who is there.
+    run.change_graph()
+    if hasattr(run.options, "nu"):
+        theory = _of_dual_fl(run.options, work, smoothness, convexity, probed=probed)
+    else:
+        theory = {"client_lr": _of_steps(run, smoothness, steps)}
+    for name in names:
+        run.reasons[name] = f"{theory[name][1]}, {said}"
+        logger.info("\t├──> %s=%.4g: %s", name, theory[name][0], run.reasons[name])
+    return {name: theory[name][0] for name in names}
+
+
+#: Client rates of theory, of the losses' smoothness L, the number of local steps K and the mixing time tau of a graph;
+#: strategies name theirs in `theory`.
+RATES: Mapping[str, Callable[[float, float, float], float]] = {
+    "1/(4 L)": lambda smoothness, steps, time: 1.0 / (4.0 * smoothness),
+    "1/L": lambda smoothness, steps, time: 1.0 / smoothness,
+    "1/(sqrt(5) L)": lambda smoothness, steps, time: 1.0 / (math.sqrt(5.0) * smoothness),
+    "1/(L K)": lambda smoothness, steps, time: 1.0 / (smoothness * steps),
+    "1/(tau L K)": lambda smoothness, steps, time: 1.0 / (time * smoothness * steps),
+    "1/(tau^2 L K)": lambda smoothness, steps, time: 1.0 / (time**2 * smoothness * steps),
+}
+
+
+def _of_steps(run: Run, smoothness: float, steps: int) -> tuple[float, str]:
+    """Return the clients' rate, and its formula."""
+    formula = run.options.theory
+    time = 1.0
+    if run.graph is not None:
+        time = run.graph.of_size(len(run.nodes.ordered)).theorem_time(8 if "^2" in formula else 4)
+    rate = RATES[formula](_above_zero(smoothness), steps, time)
+    return rate, formula + (f", tau = {time:.4g}" if "tau" in formula else "")
+
+
+def _of_dual_fl(
+    options: Any, work: Any, smoothness: float, convexity: float, *, probed: bool
+) -> dict[str, tuple[float, str]]:
+    """Return DualFL's nu = mu + alpha and rho = nu / (L + alpha), each with its formula.
+
+    Raises
+    ------
+    ConfigurationError
+        If some loss is not strongly convex and alpha is 0.
+    """
+    whole = convexity + options.alpha
+    if options.nu == "auto" and not whole > 0.0:
+        raise ConfigurationError(
+            "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by hand"
+        )
+    gap = isinstance(work, Minimise) and work.rule == "gap"
+    nu = (0.9 * whole if gap else whole) if options.nu == "auto" else float(options.nu)
+    largest = options.smoothness or (math.inf if probed else smoothness)
+    # If all report 0, which contradicts strong convexity, this is an error.
+    rho = min(nu / (largest + options.alpha or _above_zero(smoothness)), 0.999)
+    return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
+
+
+def _above_zero(smoothness: float) -> float:
+    if not smoothness > 0.0:
+        raise ConfigurationError(
+            "the clients' gradients do not change, or jump as those of a loss with kinks do: no rate follows from "
+            "their smoothness; give the rates by hand"
+        )
+    return smoothness
 
 
 def bounded_largest(claims: Sequence[float], weights: Sequence[float]) -> tuple[float, int]:
