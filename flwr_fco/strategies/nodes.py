@@ -177,11 +177,12 @@ def _answers(
     """Return what clients say of themselves, and why others' answers do not count, which is not logged."""
     logger.info("Asking %d nodes (%s), for up to %g seconds", len(nodes), kind, timeout)
     current = Round(0, nodes, [], kind)
-    current.waits = True
     questions = addressed(grid, ((node.node_id, RecordDict()) for node in nodes), kind, 0)
     answered = grid.send_and_receive(questions, timeout=timeout)
-    said = {each.node: each.value for each in collect(current, answered, lambda _, content: read(content))}
-    return said, {node: current.reasons.get(node, (NO_REPLY,))[0] for node in nodes if node not in said}
+    good, bad = collect(current, answered, lambda _, content: read(content))
+    reasons = dict.fromkeys(nodes, NO_REPLY) | {node: f"{why}" for node, why in bad}
+    said = {node: reply.value for node, reply in good.items()}
+    return said, {node: reason for node, reason in reasons.items() if node not in said}
 
 
 # --- their tables -----------------------------------------------------------------------------------------------------

@@ -96,12 +96,12 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
             request.check(answer)
         return answer
 
-    good = replies.collect(current, run.exchange(addressed(run.grid, contents, QUESTIONS, run.number), current), read)
+    answered = run.exchange(addressed(run.grid, contents, QUESTIONS, run.number), current)
+    good = current.settle(*replies.collect(current, answered, read))
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
     said = ((reply.value.numbers if request.kind == "validation" else {}, reply.value.examples) for reply in good)
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
-    current.leave_out_silent()
     shares = [run.weight(reply.node, reply.value.examples) for reply in good]
     weights = replies.weights_of(shares, options.weighting == "uniform")
     return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=bool(weights))]

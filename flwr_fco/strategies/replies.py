@@ -22,7 +22,7 @@ from flwr_fco.core.layout import Layout, SparseVector, dense, euclidean_norm
 from flwr_fco.core.logs import logger, printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of
-from flwr_fco.messages.protocol import Node, Uplink
+from flwr_fco.messages.protocol import MemoryLostError, Node, Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number
 from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.strategies.ledger import remembered
@@ -162,9 +162,6 @@ class Round:
         self.answered = set[int]()
         #: By a message's id whom it has asked, where a SuperLink answers for a node that has died.
         self.asked = dict[str, int]()
-        #: Whether clients are asked again before a reply is left out, and why their last one would be.
-        self.waits = False
-        self.reasons = dict[Node, tuple[str, bool]]()
 
     def sender(self, message: Message) -> Node:
         """Return whose reply a message is, also if it says that this node has died."""
@@ -178,26 +175,26 @@ class Round:
         self.nodes = {node_id: node for node_id, node in self.nodes.items() if node_id in asked}
         self.silent = set(self.nodes)
 
-    def leave_out(self, node: Node, reason: str, *, malformed: bool = False, quiet: bool = False) -> None:
+    def leave_out(self, node: Node, why: str | ProtocolError, *, quiet: bool = False) -> None:
         """Record, and log, that a reply does not count."""
+        reason = f"{why}"
         reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
-        if self.waits:
-            self.reasons[node] = reason, malformed
-            return
         if not quiet:
             logger.warning("round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
         self.left_out += 1
-        self.malformed += malformed
+        self.malformed += isinstance(why, FormError)
         if len(self.table) == MOST_ROWS:
             reason = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
         if len(self.table) <= MOST_ROWS:
             self.table.append(LeftOut(self.number, *node, reason, self.kind))
 
-    def settle(self, good: Iterable[Node]) -> None:
-        """Leave out those who have given no good reply in any of the times that they were asked."""
-        self.waits = False
-        for node in self.reasons.keys() - set(good):
-            self.leave_out(node, self.reasons[node][0], malformed=self.reasons[node][1])
+    def settle(self, good: Mapping[Node, Reply], bad: Iterable[tuple[Node, ProtocolError]]) -> list[Reply]:
+        """Return the good replies in the order of who was asked; leave out the bad ones, and who has not replied."""
+        for node, why in bad:
+            self.leave_out(node, why)
+        for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
+            self.leave_out(self.nodes[node_id], DROPPED if node_id in self.answered else NO_REPLY, quiet=True)
+        return [good[node] for node in self.nodes.values() if node in good]
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
         """Return the good replies but for some, by position, which are left out."""
@@ -205,17 +202,14 @@ class Round:
             self.leave_out(good[i].node, reason)
         return [reply for i, reply in enumerate(good) if i not in reasons]
 
-    def leave_out_silent(self) -> None:
-        """Record who has not replied at all."""
-        for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
-            self.leave_out(self.nodes[node_id], DROPPED if node_id in self.answered else NO_REPLY, quiet=True)
-
 
 # --- whose reply is it ------------------------------------------------------------------------------------------------
 
 
-def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, Any], Any]) -> list[Reply]:
-    """Return the good replies in the order of who was asked; the others are left out.
+def collect(
+    current: Round, replies: Iterable[Message], read: Callable[[Node, Any], Any]
+) -> tuple[dict[Node, Reply], list[tuple[Node, ProtocolError]]]:
+    """Return the good replies by who sent them, and why others do not count.
 
     Parameters
     ----------
@@ -226,19 +220,20 @@ def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, An
     read : callable
         ``(node, uplink or content)``: what was read of it; a :class:`ProtocolError` says why it does not count.
     """
-    good: dict[int, Reply] = {}
+    good = dict[Node, Reply]()
+    bad = list[tuple[Node, ProtocolError]]()
     unread = replies.replies if isinstance(replies, Inbox) and not replies.opened else None
     for node, said in ((current.sender(message), message) for message in replies) if unread is None else unread:
         current.silent.discard(node.node_id)
         try:
             content = _content(current, node, said, good) if isinstance(said, Message) else said
-            good[node.node_id] = Reply(node, read(node, content), content)
+            good[node] = Reply(node, read(node, content), content)
         except ProtocolError as error:
-            current.leave_out(node, str(error), malformed=isinstance(error, FormError))
-    return [good[node_id] for node_id in current.nodes if node_id in good]
+            bad.append((node, error))
+    return good, bad
 
 
-def _content(current: Round, node: Node, message: Message, good: Mapping[int, Any]) -> Any:
+def _content(current: Round, node: Node, message: Message, good: Container[Node]) -> Any:
     if message.has_error():
         reason = message.error.reason or ""
         advice = advice_on(reason, foreign=node.node_id in current.foreign, short=current.short)
@@ -254,7 +249,7 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
         if group:
             raise ProtocolError(text)
         raise FormError(f"{text}: a hook's own message has none; change those of super().configure_{current.kind}")
-    if node.node_id in good:
+    if node in good:
         raise ProtocolError("it answered twice; the first answer counts")
     return message.content
 
@@ -445,8 +440,8 @@ def check_weight(run: Any, node: Node, weight: float, rows: float) -> None:
         raise ProtocolError(f"it reports {weight:g} examples{before}; {keeps}")
 
 
-def read(run: Any, node: Node, said: Any) -> Uplink | None:
-    """Return a reply that can be by itself; None if the client has lost its memory.
+def read(run: Any, node: Node, said: Any) -> Uplink:
+    """Return a reply that can be by itself.
 
     Parameters
     ----------
@@ -460,12 +455,12 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
     Raises
     ------
     ProtocolError
-        If it cannot be.
+        If it cannot be, or the client has lost its memory.
     """
     options = run.options
     up = _uplink(run, said)
     if up is None:
-        return None
+        raise MemoryLostError("it has lost its memory")
     if up.metrics:
         needed = {options.weighted_by_key} if options._unmodified else {options.weighted_by_key, "loss"}
         up = up._replace(metrics=check_metrics(up.metrics, needed, node))

@@ -441,10 +441,8 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
         metrics = replies.check_metrics(said, needed, node)
         return Uplink({}, None, None, examples=run.weight(node, examples), metrics=metrics, node=node)
 
-    good = replies.collect(run.current, answered, read)
-    good = run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))
-    run.current.leave_out_silent()
-    return good
+    good = run.current.settle(*replies.collect(run.current, answered, read))
+    return run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))
 
 
 def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any], kept: Container[str] = ()) -> dict[str, Any]:

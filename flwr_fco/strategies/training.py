@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from flwr_fco.core.layout import Layout, NonZeros, SparseVector, all_finite, euc
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
-from flwr_fco.messages.protocol import Downlink, Node, Uplink
+from flwr_fco.messages.protocol import Downlink, MemoryLostError, Node, Uplink
 from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
@@ -157,13 +157,13 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
     return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
 
 
-def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
+def _messages(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Sequence[Message]:
     """Return the messages of a round to some nodes, of whom some have lost their memory."""
     current = run.current
     options = run.options
     if options._unmodified:
         return _to_all(run, nodes, model_message(options, run.last()[1], run.config), "")
-    tasks = list(_tasks(run, nodes, set(lost)))
+    tasks = list(_tasks(run, nodes, lost))
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
         # All tasks are one: the methods of a density have no memories.
@@ -211,7 +211,7 @@ def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
     return Form(wire, layout, vector, list(arrays), run.options.seed)
 
 
-def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
+def _tasks(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Iterator[Task]:
     """Return the clients' tasks; those that are alike are one object."""
     more: dict[str, Any] = {"pass_through": run.passed, "dtype": run.current.dtype}
     shared: dict[int, Any] = {}
@@ -303,31 +303,27 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
         As they came.
     """
     read = partial(replies.read, run)
-    run.current.waits = run.everyone and run.grid is not None
-    good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
+    good, bad = replies.collect(run.current, answered, read)
+    lost = set[Node]()
     for _ in range(_REPEATS):
-        lost = [node for node, reply in good.items() if reply.value is None]
-        again = lost + [node for node in run.current.nodes.values() if run.everyone and node not in good]
+        lost |= {node for node, why in bad if isinstance(why, MemoryLostError)}
+        again = [node for node in run.current.nodes.values() if node not in good and (run.everyone or node in lost)]
         if not again or run.grid is None:
             break
+        found, more = replies.collect(run.current, run.exchange(_messages(run, again, lost)), read)
+        good |= found
         # Of who is asked again the last reason counts, once.
-        run.current.waits = True
-        sent = run.exchange(_messages(run, again, lost))
-        good |= {reply.node: reply for reply in replies.collect(run.current, sent, read)}
-    for node in [node for node, reply in good.items() if reply.value is None]:
-        run.current.reasons.setdefault(good.pop(node).node, ("it has lost its memory", False))
-    run.current.settle(good)
-    found = [good[node] for node in run.current.nodes.values() if node in good]
+        bad = [(node, why) for node, why in dict([*bad, *more]).items() if node not in good]
+    counted = run.current.settle(good, bad)
     if run.privacy is None:
         # In a private run no reply says whether another one counts.
         discloses = run.method.discloses
-        uplinks = [reply.value for reply in found]
+        uplinks = [reply.value for reply in counted]
         losses = [name for name in run.current.shapes if discloses.get(name) == "losses"]
-        found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
-    run.current.leave_out_silent()
+        counted = run.current.without(counted, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
     if run.method.sparse:
-        _note_indices(run, found)
-    return found
+        _note_indices(run, counted)
+    return counted
 
 
 def _note_indices(run: Run, found: Sequence[Reply]) -> None:
