@@ -352,7 +352,7 @@ class Downlink(NamedTuple):
             raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0, and a text")
 
     def as_received(self) -> Downlink:
-        """Return it as a client reads it from a message: read-only, float64, rounded to the message's precision.
+        """Return it as a client reads it: read-only, rounded to the message's precision, and float64.
 
         Raises
         ------
@@ -370,7 +370,7 @@ class Downlink(NamedTuple):
             return type(vector)(vector.indices, self._as_received(name, vector.values), vector.size)
         if not all_finite(vector):
             raise ProtocolError(f"the server's vector {name!r} is not finite")
-        view = vector.view() if self.dtype == "float64" else vector.astype(self.dtype).astype(np.float64)
+        view = vector.astype(self.dtype, copy=False).astype(np.float64, copy=False).view()
         view.flags.writeable = False
         return view
 

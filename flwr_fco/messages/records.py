@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
@@ -22,7 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flwr_fco.core.files import parse_json
-from flwr_fco.core.layout import Layout, SparseVector
+from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FormError, ProtocolError, in_words
 from flwr_fco.messages import protocol
@@ -160,7 +159,7 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         check_array(name, vector, allowed, (size * int(points),))
     down = Downlink(
         plan,
-        protocol.ReceivedVectors(vectors if as_sent else {name: _double(own) for name, own in vectors.items()}),
+        protocol.ReceivedVectors(vectors),
         client_lr=rate,
         elapsed=elapsed,
         numbers=numbers,
@@ -172,8 +171,8 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
     down.check_numbers()
     if "work" in about:
         spec = Spec(parse_json(_checked_text(about["work"], most_characters)), {})
-        return down._replace(work=cast(Work, LocalWork.from_spec(spec)))
-    return down
+        down = down._replace(work=cast(Work, LocalWork.from_spec(spec)))
+    return down if as_sent else down.as_received()
 
 
 def memory_in(record: Any, size: int) -> Received:
@@ -188,17 +187,6 @@ def memory_in(record: Any, size: int) -> Received:
     for name, vector in memory.items():
         check_array(name, vector, _DOUBLE, (size,))
     return Received(memory)
-
-
-def _double(vector: Any) -> Any:
-    if isinstance(vector, SparseVector):
-        return replace(vector, values=_double(vector.values))
-    if vector.dtype == np.float64:
-        return vector
-    vector = vector.astype(np.float64)
-    # Other clients in this process may get the same array.
-    vector.flags.writeable = False
-    return vector
 
 
 def _numbers_in(record: Mapping[str, Any]) -> Received:
