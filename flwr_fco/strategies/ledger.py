@@ -123,10 +123,18 @@ class Ledger:
 
     # --- a round --------------------------------------------------------------------------------------------------
 
-    def notice(self, nodes: Iterable[Node]) -> Change | None:
-        """Take note of who is there; return the change of the method's sums, if somebody has come or gone."""
+    def notice(self, nodes: Iterable[Node], patience: int) -> Change | None:
+        """Take note of who is there; return the change of the method's sums, if somebody has come or gone.
+
+        What they remember is dropped who were asked in vain in so many rounds in a row.
+        """
         before = self.present
-        self.present = {node.key for node in nodes}
+        self.present = {node.key for node in self.there(nodes, patience)}
+        if silent := {key for key in before - self.present if self.missed.get(key, 0) >= patience}:
+            text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
+            logger.warning(text, named(silent), patience)
+            forgotten = {key: self.member(key) for key in silent}
+            self.members |= {key: Member(own.examples, sent=own.sent) for key, own in forgotten.items()}
         if before == self.present:
             return None
         return Change(self.means() if self.members else None, self.population())
@@ -202,18 +210,6 @@ class Ledger:
                 self.missed[key] = self.missed.get(key, 0) + 1
             elif self.missed:
                 self.missed.pop(key, None)
-
-    def silent(self, patience: int) -> set[Key]:
-        """Return who is there and was asked in vain in so many rounds in a row."""
-        return {key for key, missed in self.missed.items() if missed >= patience and key in self.present}
-
-    def evict(self, gone: set[Key]) -> Change:
-        """Let clients count as having left."""
-        self.present -= gone
-        for key in gone:
-            member = self.member(key)
-            self.members[key] = Member(member.examples, sent=member.sent)
-        return Change(self.means(), self.population())
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
         """Return the nodes but for those that count as having left."""

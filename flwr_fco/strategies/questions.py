@@ -153,8 +153,9 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     said = f"L = {smoothness:.4g} ({norm} norm)" + (f", mu = {convexity:.4g}" if convexity > 0.0 else "")
     said += f", K = {steps}, as {len(answers)} clients say" + ", probed at the start point" * probed
     said += f"; {clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts" * (clipped > 0)
-    # Theory depends on the graph, which depends on who is there.
-    run.change_graph()
+    if run.graph is not None:
+        # Theory depends on the graph, which depends on who is there.
+        run.follow()
     if hasattr(run.options, "nu"):
         theory = _of_dual_fl(run.options, work, smoothness, convexity, probed=probed)
     else:

@@ -335,11 +335,14 @@ class Run:
             self.state = self.method.restart(self.problem, self.state, change)
         self.changing = False
 
-    def change_graph(self) -> None:
-        """Let the graph, if there is one, and the method follow who is connected, and answers."""
-        if (graph := self.graph) is not None and self.roll is not None:
-            here = self.roll.there(self.nodes.ordered, self.options.participation.evict_after)
-            self.change(lambda: Change(None, math.nan, graph.notice(here)))
+    def follow(self) -> None:
+        """Let the graph or the ledger, and the method, follow who is connected, and answers."""
+        roll, graph, patience = self.roll, self.graph, self.options.participation.evict_after
+        if roll is not None and graph is not None:
+            self.change(lambda: Change(None, math.nan, graph.notice(roll.there(self.nodes.ordered, patience))))
+        # Who is needed is so from the first round on, also after having left.
+        if roll is not None and (not roll.present if self.everyone else self.ledger is not None):
+            self.change(lambda: roll.notice(self.nodes.ordered, patience))
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""

@@ -13,7 +13,6 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.choices import Everyone
 from flwr_fco.algorithms.contract.problem import Problem, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
@@ -68,15 +67,11 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
         nodes = run.nodes.chosen(options.participation.choose_nodes, number)
     if run.privacy is not None:
         nodes = run.privacy.begin_round(run.nodes.ordered, run.num_rounds, run.problem)
-    run.change_graph()
+    run.follow()
     if run.graph is not None:
         nodes = run.graph.members(nodes)
-    if (roll := run.roll) is not None and run.everyone:
-        if not roll.present:
-            run.change(lambda: roll.notice(run.nodes.ordered))
-        nodes = [node for node in run.nodes.ordered if node.key in roll.present]
-    elif (ledger := run.ledger) is not None:
-        run.change(lambda: ledger.notice(ledger.there(run.nodes.ordered, options.participation.evict_after)))
+    if run.roll is not None and run.everyone:
+        nodes = [node for node in run.nodes.ordered if node.key in run.roll.present]
     logger.info("configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
     return nodes
 
@@ -509,21 +504,17 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
         If the method needs everyone.
     """
     roll: Any = run.roll
-    patience = run.options.participation
-    needed = isinstance(patience, Everyone)
-    roll.miss(roll.present if needed else [node.key for node in run.current.nodes.values()], uplinks)
-    gone = roll.silent(patience.evict_after)
-    if gone and not needed:
-        text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
-        logger.warning(text, named(gone), patience.evict_after)
-        run.change(lambda: roll.evict(gone))
-    elif gone:
+    patience = run.options.participation.evict_after
+    roll.miss(roll.present if run.everyone else [node.key for node in run.current.nodes.values()], uplinks)
+    if run.ledger is not None and not run.everyone:
+        run.follow()
+    if run.everyone and (gone := {key for key, missed in roll.missed.items() if missed >= patience}):
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)
         said = next(reasons, "not connected").removesuffix(replies.HONEST)
         # A method that diverges may do so at one client first.
         honest = f". If it is honest: {advice_on(run, locally=False)}" if replies.TOO_LONG in said else ""
         raise ConfigurationError(
-            f"{named(gone)} gave no good reply in {patience.evict_after} rounds in a row (the last one: {said}), and "
+            f"{named(gone)} gave no good reply in {patience} rounds in a row (the last one: {said}), and "
             f"{type(run.options).__name__} needs every client. Mend it and resume from the last checkpoint, begin "
             f"without it, or take a strategy that samples clients{honest}"
         )
