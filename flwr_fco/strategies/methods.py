@@ -31,7 +31,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.strategies.options import AUTO, AUTOMATIC, strategy
 from flwr_fco.strategies.strategy import CompositeStrategy, MinimiseStrategy, StepStrategy, run_of
-from flwr_fco.strategies.unmodified import check_unmodified
 from flwr_fco.topology import Mixing
 
 __all__ = ["FedDA", "FedDAGT", "FedDualAvg", "FedDualAvgOSP", "MultistepReFedDAGT", "ReFedDAGT", "Scaffold"]
@@ -92,10 +91,6 @@ class FedDualAvg(StepStrategy):
     #: Whether psi acts in the local steps.
     client_prox: bool = field(init=False, default=True)
     output: Literal["last", "shadow"] | Last | Average = "last"  # type: ignore[assignment]
-
-    def _check(self) -> None:
-        super()._check()
-        check_unmodified(self)
 
 
 @strategy

@@ -26,12 +26,12 @@ from flwr_fco.algorithms.contract.choices import (
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, refusing
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, refusing, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.privacy import check_private
-from flwr_fco.regularizers import Regularizer, Zero
+from flwr_fco.regularizers import HardSparsity, PerParameter, Regularizer, Zero
 
 AUTO = "auto"
 #: Options that theory can choose, with their values before the choice.
@@ -217,6 +217,8 @@ class Options(FedAvg):
             Graph(mixing)
         if getattr(self, "privacy", None) is not None:
             check_private(self)
+        if hasattr(self, "client") and hasattr(self, "density"):
+            _check_unmodified(self)
 
     def _why_no_steps(self) -> str:
         """Return why the clients' steps are not there to be averaged; an empty text if they are."""
@@ -263,6 +265,57 @@ class Options(FedAvg):
 
     def __repr__(self) -> str:
         return text_of(self)
+
+
+def _check_unmodified(options: Any) -> None:
+    """Check that one option, which fits psi, says how fast the weight of psi or its sparsity grows.
+
+    Parameters
+    ----------
+    options : Options
+        Of a strategy with the options `client` and `density`.
+
+    Raises
+    ------
+    ConfigurationError
+        If options are missing or conflict.
+    """
+    if (density := options.density) is not None:
+        _check_density(options)
+    if not options._unmodified:
+        return
+    steps = options.work.steps
+    psi = options.regularizer
+    wrong = ""
+    if density is not None and steps is not None:
+        wrong = f"density={density!r}, work={options.work!r}: each of them says how fast psi's weight grows; give one"
+    elif density is None and steps is None and not (isinstance(psi, Zero) or psi.constraint):
+        wrong = f"with {psi!r} it is not known how fast the weight of psi grows. Give density=0.1 (the share of "
+        wrong += "weights that are not 0 in the end) in its place, or work=Steps(...) with the clients' client_lr"
+    elif not isinstance(options.mirror_map, Euclidean):
+        wrong = "takes differences of models for gradients, which is Euclidean; other maps need our ClientApp "
+        wrong += f"(flwr_fco.client_apps.client_app): mirror_map={options.mirror_map!r}"
+    elif options.certificate_every is not None:
+        wrong = f"answers no questions: certificate_every={options.certificate_every}; evaluate on the server"
+    elif AUTO in (options.client_lr, options.server_lr):
+        wrong = "takes steps of a size of its own, and answers no questions; give client_lr and server_lr as numbers"
+    if wrong:
+        raise ConfigurationError(f'client="unmodified": {wrong}')
+
+
+def _check_density(options: Any) -> None:
+    """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
+    whole = options.regularizer
+    for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
+        if not isinstance(psi, Zero) and (psi is whole or not psi.constraint):
+            prefix = f"density={options.density} is a psi of its own, beside which {short(psi)} would have no effect"
+            which = "in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
+            raise ConfigurationError(f"{prefix}. Leave one of them out; {which}")
+    density: Density = options._density
+    if options._scope == "joint" and isinstance(whole, PerParameter):
+        raise ConfigurationError('a PerParameter is of single arrays: Density(..., scope="layers"), or leave one out')
+    if not isinstance(options.mirror_map, Product):
+        options.mirror_map.require(HardSparsity(density=density.share))
 
 
 def text_of(made: Any) -> str:

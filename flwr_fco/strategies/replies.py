@@ -13,20 +13,27 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from flwr_fco.algorithms.contract.problem import AtMost
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
-from flwr_fco.core.layout import Layout, SparseVector, dense, euclidean_norm
+from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, euclidean_norm
 from flwr_fco.core.logs import logger, printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of
+from flwr_fco.messages.arrays import (
+    FLOATS,
+    NOT_FINITE,
+    check_array,
+    check_passed,
+    digest_of,
+    increment_of,
+    model_vector,
+)
 from flwr_fco.messages.protocol import MemoryLostError, Node, Uplink
-from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number, only
 from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.strategies.ledger import remembered
-from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
@@ -498,9 +505,39 @@ def _uplink(run: Any, said: Any) -> Uplink | None:
         form, support = run.current.form
         increment, said = read_reply(form, support, said)
     if run.options._unmodified:
-        return read_model(run, said, increment)
+        return _model_of(run, said, increment)
     up = decode_uplink(said, run.problem.layout.size, run.current.shapes)
     return up if increment is None or up is None else up._replace(vectors={"increment": increment})
+
+
+def _model_of(run: Any, content: RecordDict, increment: Vector | None = None) -> Uplink:
+    """Return the client's model minus the one that it was sent, as an uplink.
+
+    The clients' own learning rate is as the user says it; what a client reports takes precedence.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    content : RecordDict
+        Of the reply.
+    increment : ndarray of float64, shape (d,), optional
+        Of a short message, whose arrays are those that pass through.
+    """
+    options, layout = run.options, run.problem.layout
+    if increment is None:
+        increment, passed = increment_of(layout, only(ArrayRecord, content), run.last()[0])
+    else:
+        passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
+    metrics: dict[str, Any] = dict(only(MetricRecord, content))
+    # As with FedAvg, a client need not say more than its weight.
+    examples = metrics.pop(EXAMPLES, metrics.get(options.weighted_by_key))
+    # Where nothing depends on their steps, these names are theirs: seconds are no sizes of steps.
+    steps, elapsed = None, 1.0
+    if options.work.steps is not None:
+        steps = metrics.pop(STEPS, options.work.steps)
+        elapsed = metrics.pop(ELAPSED, run.problem.client_lr * steps if is_number(steps) else None)
+    return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
 
 
 # --- does it move a mean too far, and is it new ----------------------------------------------------------------------

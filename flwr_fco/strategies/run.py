@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, choices, options_of
@@ -18,8 +18,9 @@ from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.layout import Layout, Vector, all_finite, euclidean_norm
+from flwr_fco.core.layout import Layout, Vector, all_finite, dense, euclidean_norm
 from flwr_fco.core.logs import logger
+from flwr_fco.core.schema import listed
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, of_type, short
 from flwr_fco.errors import ConfigurationError, ProtocolError, in_words
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
@@ -36,7 +37,6 @@ from flwr_fco.strategies.divergence import Watch
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
 from flwr_fco.strategies.options import AUTOMATIC, Options, Rate, text_of
-from flwr_fco.strategies.unmodified import Untrained
 from flwr_fco.work import Work
 
 #: Times that a client is waited for in vain before it is asked and no longer waited for; and the seconds that it then
@@ -375,6 +375,11 @@ class Run:
         point = self.seen(self.problem, self.state, PointAverage("last"))
         return point, model_record(self.problem.layout, point, self.passed)
 
+    def model_message(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
+        """Return the records of a model and of the user's config, as ``FedAvg`` sends them."""
+        options = self.options
+        return RecordDict({options.arrayrecord_key: arrays.copy(), options.configrecord_key: config.copy()})
+
     def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
         """Make a point the model that the user sees."""
         self.point, self.arrays = point, model_record(self.problem.layout, point, passed)
@@ -493,6 +498,52 @@ class PointAverage:
         if self.averages and self.total is not None:
             return np.asarray(self.total / self.count)
         return last if self.nonzeros is None else HardSparsity(self.nonzeros).prox(last, 0.0)
+
+
+class Untrained:
+    """Arrays that no client has moved yet: they pass through until one does, as frozen layers of a ``state_dict``.
+
+    psi leaves them alone, and the method does not change what nobody has moved.
+
+    Attributes
+    ----------
+    names : set of str or None
+        None before the first round.
+    """
+
+    saved = ("names", "idle")
+
+    def __init__(self) -> None:
+        self.names: set[str] | None = None
+        #: Rounds in a row in which nothing has moved.
+        self.idle = 0
+
+    def observe(self, layout: Layout, uplinks: Sequence[Uplink]) -> None:
+        """Take note of what the clients of a round have moved.
+
+        Parameters
+        ----------
+        layout : Layout
+            The user's.
+        uplinks : sequence of Uplink
+            The replies that count.
+        """
+        entries = [entry for entry in layout.optimized if entry.size]
+        increments = [dense(up.vectors["increment"]) for up in uplinks]
+        still = {entry.name for entry in entries if not any(part[entry.block].any() for part in increments)}
+        self.idle = self.idle + 1 if len(still) == len(entries) else 0
+        if self.idle == 2:
+            logger.warning("the clients return the model that they were sent: in 2 rounds nobody trained any array")
+        before = self.names
+        self.names = still if self.names is None else self.names & still
+        if before is None and still:
+            logger.info("no client has trained %s: they stay as they are until one does", listed(sorted(still)))
+        elif moved := (before or set()) - still:
+            logger.info("clients train %s now", listed(sorted(moved)))
+
+    def without(self, layout: Layout) -> Layout:
+        """Return the layout in which psi does not act on these arrays."""
+        return layout.regularizing({*layout.regularized_names} - self.names) if self.names else layout
 
 
 class Momentum:

@@ -34,7 +34,6 @@ from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, st
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.rounds import Callbacks, metrics_of, run_rounds
 from flwr_fco.strategies.run import Run, average_metrics, structure
-from flwr_fco.strategies.unmodified import model_message
 from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
@@ -394,7 +393,7 @@ class CompositeStrategy(Options):
         run.tables.look(run, nodes)
         logger.info("configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
         run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
-        content = model_message(self, arrays, ConfigRecord({**config, "server-round": server_round}))
+        content = run.model_message(arrays, ConfigRecord({**config, "server-round": server_round}))
         if isinstance(self.wire, Short):
             shorten(content, self.arrayrecord_key, training.short_form(run, "", arrays), exact=True)
         return addressed(grid, ((node.node_id, isolated(content)) for node in nodes), "evaluate", server_round)

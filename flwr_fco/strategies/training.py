@@ -34,7 +34,6 @@ from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.run import PointAverage, Run
-from flwr_fco.strategies.unmodified import model_message
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
 _REPEATS = 2
@@ -157,7 +156,7 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Sequenc
     current = run.current
     options = run.options
     if options._unmodified:
-        return _to_all(run, nodes, model_message(options, run.last()[1], run.config), "")
+        return _to_all(run, nodes, run.model_message(run.last()[1], run.config), "")
     tasks = list(_tasks(run, nodes, lost))
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
