@@ -55,19 +55,19 @@ WITHOUT_A_CLASS = MultinomialLogistic(np.eye(6), np.arange(6) % 2, num_classes=3
 SQUARES = clients_of(LeastSquares, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(
-    ("clients", "psi", "reason"),
-    [
-        ([UNKNOWN], L1(0.1), "not known to be convex"),
-        ([WITHOUT_A_CLASS, WITHOUT_A_CLASS], L1(0.1), "no minimum in the intercept"),
-        (SQUARES, regularizers.HardSparsity(2), "not convex"),
-        (SQUARES, regularizers.NonNegative(), "some directions"),
-        (SQUARES, FOREIGN, "the conjugate of Adapter("),
-        (SQUARES, L1(0.0), "psi leaves coefficients alone"),
-        (SQUARES, L1(0.1, weights=np.eye(D)[0]), "coefficients alone"),
-        (SQUARES, regularizers.L1Ball(0.1, weights=np.eye(D)[0]), "coefficients alone"),
-    ],
-)
+NO_GAPS = [
+    ([UNKNOWN], L1(0.1), "not known to be convex"),
+    ([WITHOUT_A_CLASS, WITHOUT_A_CLASS], L1(0.1), "no minimum in the intercept"),
+    (SQUARES, regularizers.HardSparsity(2), "not convex"),
+    (SQUARES, regularizers.NonNegative(), "some directions"),
+    (SQUARES, FOREIGN, "the conjugate of Adapter("),
+    (SQUARES, L1(0.0), "psi leaves coefficients alone"),
+    (SQUARES, L1(0.1, weights=np.eye(D)[0]), "coefficients alone"),
+    (SQUARES, regularizers.L1Ball(0.1, weights=np.eye(D)[0]), "coefficients alone"),
+]
+
+
+@pytest.mark.parametrize(("clients", "psi", "reason"), NO_GAPS)
 def test_a_residual_where_there_is_no_gap_and_why(clients, psi, reason):
     w = np.full(clients[0].layout.size, 0.5)
     found = certify(clients, None, psi, w)

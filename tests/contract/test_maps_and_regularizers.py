@@ -182,32 +182,32 @@ def test_a_simplex_is_that_of_the_map_or_refused():
         refused("own radius", entropy.require, psi, kind=UnsupportedPairError)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: PNorm(1.5), r"PNorm\.p=1.5; expected .*>= 2"),
-        (lambda: PNorm(3.0, center=np.array([1.0, np.nan])), "center"),
-        (lambda: PNorm(3.0, radius=0.0), "radius=0.0"),
-        (lambda: SimplexEntropy(-1.0), "radius=-1.0"),
-        (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
-        (lambda: Product({}), "non-empty"),
-        (lambda: Product({"x": 3.0}), "mirror map"),
-        (lambda: Plan("any", MODEL, L1(1.0), FORGETFUL).point(np.ones(7), 0.0, np.ones(7)), "expected `out`, with"),
-        (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
-        (lambda: PNorm(3.0, center=np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
-        (lambda: PNorm(3.0).retrieve(np.zeros(3), -1.0, Zero()), "t=-1.0"),
-        (lambda: SimplexEntropy().retrieve(np.zeros(3), np.nan, Zero()), "t=nan"),
-        (lambda: SimplexEntropy().gradient(np.array([0.5, 0.0, 0.5])), r"coordinate is 0.*interior.*start"),
-        (lambda: SimplexEntropy().gradient(np.ones(2)), r"sums to 2\.0"),
-        (lambda: Product({"x": Euclidean()}).bind(MODEL), r"no map for the array 'y'"),
-        (lambda: Product({"z": Euclidean(), "*": Euclidean()}).bind(MODEL), r"\['z'\] match no array"),
-        (lambda: Product({"*": DiagonalMetric(np.ones(2))}).bind(MODEL), "2 elements"),
-        *(
-            (lambda ask=ask: getattr(Product({"*": PNorm(3.0)}), ask)(np.zeros(7)), "bind")
-            for ask in ("value", "gradient", "conjugate_gradient", "supports")
-        ),
-    ],
-)
+BROKEN = [
+    (lambda: PNorm(1.5), r"PNorm\.p=1.5; expected .*>= 2"),
+    (lambda: PNorm(3.0, center=np.array([1.0, np.nan])), "center"),
+    (lambda: PNorm(3.0, radius=0.0), "radius=0.0"),
+    (lambda: SimplexEntropy(-1.0), "radius=-1.0"),
+    (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
+    (lambda: Product({}), "non-empty"),
+    (lambda: Product({"x": 3.0}), "mirror map"),
+    (lambda: Plan("any", MODEL, L1(1.0), FORGETFUL).point(np.ones(7), 0.0, np.ones(7)), "expected `out`, with"),
+    (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
+    (lambda: PNorm(3.0, center=np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
+    (lambda: PNorm(3.0).retrieve(np.zeros(3), -1.0, Zero()), "t=-1.0"),
+    (lambda: SimplexEntropy().retrieve(np.zeros(3), np.nan, Zero()), "t=nan"),
+    (lambda: SimplexEntropy().gradient(np.array([0.5, 0.0, 0.5])), r"coordinate is 0.*interior.*start"),
+    (lambda: SimplexEntropy().gradient(np.ones(2)), r"sums to 2\.0"),
+    (lambda: Product({"x": Euclidean()}).bind(MODEL), r"no map for the array 'y'"),
+    (lambda: Product({"z": Euclidean(), "*": Euclidean()}).bind(MODEL), r"\['z'\] match no array"),
+    (lambda: Product({"*": DiagonalMetric(np.ones(2))}).bind(MODEL), "2 elements"),
+    *(
+        (lambda ask=ask: getattr(Product({"*": PNorm(3.0)}), ask)(np.zeros(7)), "bind")
+        for ask in ("value", "gradient", "conjugate_gradient", "supports")
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BROKEN)
 def test_bad_arguments_say_what_and_why(build, message):
     refused(message, build)
 

@@ -196,58 +196,58 @@ def _both(factor=1.0, *, whole=True, of=0):
     return after("value_and_gradient", change)
 
 
-@pytest.mark.parametrize(
-    ("name", "broken", "message"),
-    [
-        ("gradient", times("gradient", _LAST), "differences of the value"),
-        ("gradient", after("gradient", lambda g, w, b=None, *_: g.__imul__(b is None or b.size)), "full gradient"),
-        ("gradient", _not_cleared, "is out cleared"),
-        ("gradient", lambda self, w, batch=None, out=None: self.inner.gradient(w, None, out), "ignore its batch"),
-        ("gradient", lambda self, w, batch=None, out=None: None, "is None, expected an array of 8 finite numbers"),
-        ("gradient", after("gradient", lambda g, *_: g * np.nan), "expected an array of 8 finite numbers"),
-        ("add_gradient", lambda self, w, rows, scale, out: self.inner.add_gradient(w, rows, 1.0, out), "add_gradient"),
-        ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
-        ("value", after("value", _moved), "in place"),
-        ("gradient", lambda self, w, batch=None, out=None: np.subtract(w, 1.0, out=w), "in place"),
-        ("dual_terms", lambda self, points, shares: (-1e3, points[0]), "gaps would be wrong: dual_terms"),
-        ("value_and_gradient", _both(1.001), r"\[0\] differs from value"),
-        ("value_and_gradient", _both(1.001, of=1), "differs from gradient"),
-        ("value_and_gradient", _both(1.001, whole=False), "values of an epoch.s batches do not average"),
-        ("value_and_gradient", _both(np.nan, whole=False), "do not average to .*: nan instead of"),
-        ("value_and_gradient", _both(1.001, whole=False, of=1), r"differs from gradient\(w, batch\)"),
-        ("hessian_product", times("hessian_product", 1.001), "hessian_product"),
-        ("hessian_block", times("hessian_block", 1.001), "hessian_block"),
-        ("hessian_block", after("hessian_block", lambda block, *given: block[1:]), "hessian_block.* has shape"),
-        ("along", _along(__call__=lambda own, at: np.multiply((1.001, 1.0), Line.__call__(own, at))), "not the value"),
-        ("along", _along(__call__=lambda own, at: np.multiply((1.0, 1.001), Line.__call__(own, at))), "not the slope"),
-        ("along", _along(gradient=lambda line, at: 1.001 * Line.gradient(line, at)), r"along.*gradient\(.*\) is off"),
-        ("along", _along(turn=lambda line, at, direction: Line.turn(line, at + 1e-3, direction)), "along"),
-        ("along", _along(curvature=lambda line, at: lambda v: 1.001 * Line.curvature(line, at)(v)), "curvature"),
-        ("metrics", after("value", lambda value, w: {"loss": np.float64(value)}), "Python numbers"),
-        ("metrics", lambda self, w: {"mse": 0.0}, "among them 'loss'"),
-        ("metrics", after("value", lambda value, w: {"loss": 2.0 * value}), "differs from value"),
-        ("lipschitz", times("lipschitz", 0.3), "lipschitz"),
-        ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
-        ("strong_convexity", lambda self: -1.0, "strong_convexity"),
-        # Coefficients are proved zero by it.
-        ("largest_square", lambda self: 0.99 * (self.inner.lipschitz("l1") - self.inner.l2), "largest_square"),
-        ("least", 1.0, "says least=1"),
-        ("l2", 9.0, "not convex, or has another l2"),
-        (
-            "batches",
-            _batches(lambda all, work, _: [b for b in all if b is None or b.size == work.batch_size]),
-            "last p",
-        ),
-        (
-            "batches",
-            _batches(lambda all, _, rng: [b if b is None else rng.integers(0, 23, b.size) for b in all]),
-            "exactly once",
-        ),
-        ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
-        ("batches", _batches(lambda all, work, _: all if work.steps is None else all[1:]), r"Steps\("),
-        ("batches", _batches(rng=lambda rng: _ELSEWHERE), "generators of the same seed"),
-    ],
-)
+BROKEN_LOSSES = [
+    ("gradient", times("gradient", _LAST), "differences of the value"),
+    ("gradient", after("gradient", lambda g, w, b=None, *_: g.__imul__(b is None or b.size)), "full gradient"),
+    ("gradient", _not_cleared, "is out cleared"),
+    ("gradient", lambda self, w, batch=None, out=None: self.inner.gradient(w, None, out), "ignore its batch"),
+    ("gradient", lambda self, w, batch=None, out=None: None, "is None, expected an array of 8 finite numbers"),
+    ("gradient", after("gradient", lambda g, *_: g * np.nan), "expected an array of 8 finite numbers"),
+    ("add_gradient", lambda self, w, rows, scale, out: self.inner.add_gradient(w, rows, 1.0, out), "add_gradient"),
+    ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
+    ("value", after("value", _moved), "in place"),
+    ("gradient", lambda self, w, batch=None, out=None: np.subtract(w, 1.0, out=w), "in place"),
+    ("dual_terms", lambda self, points, shares: (-1e3, points[0]), "gaps would be wrong: dual_terms"),
+    ("value_and_gradient", _both(1.001), r"\[0\] differs from value"),
+    ("value_and_gradient", _both(1.001, of=1), "differs from gradient"),
+    ("value_and_gradient", _both(1.001, whole=False), "values of an epoch.s batches do not average"),
+    ("value_and_gradient", _both(np.nan, whole=False), "do not average to .*: nan instead of"),
+    ("value_and_gradient", _both(1.001, whole=False, of=1), r"differs from gradient\(w, batch\)"),
+    ("hessian_product", times("hessian_product", 1.001), "hessian_product"),
+    ("hessian_block", times("hessian_block", 1.001), "hessian_block"),
+    ("hessian_block", after("hessian_block", lambda block, *given: block[1:]), "hessian_block.* has shape"),
+    ("along", _along(__call__=lambda own, at: np.multiply((1.001, 1.0), Line.__call__(own, at))), "not the value"),
+    ("along", _along(__call__=lambda own, at: np.multiply((1.0, 1.001), Line.__call__(own, at))), "not the slope"),
+    ("along", _along(gradient=lambda line, at: 1.001 * Line.gradient(line, at)), r"along.*gradient\(.*\) is off"),
+    ("along", _along(turn=lambda line, at, direction: Line.turn(line, at + 1e-3, direction)), "along"),
+    ("along", _along(curvature=lambda line, at: lambda v: 1.001 * Line.curvature(line, at)(v)), "curvature"),
+    ("metrics", after("value", lambda value, w: {"loss": np.float64(value)}), "Python numbers"),
+    ("metrics", lambda self, w: {"mse": 0.0}, "among them 'loss'"),
+    ("metrics", after("value", lambda value, w: {"loss": 2.0 * value}), "differs from value"),
+    ("lipschitz", times("lipschitz", 0.3), "lipschitz"),
+    ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
+    ("strong_convexity", lambda self: -1.0, "strong_convexity"),
+    # Coefficients are proved zero by it.
+    ("largest_square", lambda self: 0.99 * (self.inner.lipschitz("l1") - self.inner.l2), "largest_square"),
+    ("least", 1.0, "says least=1"),
+    ("l2", 9.0, "not convex, or has another l2"),
+    (
+        "batches",
+        _batches(lambda all, work, _: [b for b in all if b is None or b.size == work.batch_size]),
+        "last p",
+    ),
+    (
+        "batches",
+        _batches(lambda all, _, rng: [b if b is None else rng.integers(0, 23, b.size) for b in all]),
+        "exactly once",
+    ),
+    ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
+    ("batches", _batches(lambda all, work, _: all if work.steps is None else all[1:]), r"Steps\("),
+    ("batches", _batches(rng=lambda rng: _ELSEWHERE), "generators of the same seed"),
+]
+
+
+@pytest.mark.parametrize(("name", "broken", "message"), BROKEN_LOSSES)
 def test_the_checker_notices(name, broken, message):
     check_objective(_Broken())
     # Another gradient alone is found by all that is made of it: those of the base class follow it.
@@ -256,18 +256,18 @@ def test_the_checker_notices(name, broken, message):
     refused(message, check_objective, type("Broken", (_Broken,), {**more, name: broken})(), kind=AssertionError)
 
 
-@pytest.mark.parametrize(
-    ("name", "broken", "message"),
-    [
-        ("gradient", times("gradient", 1.001), "no subgradient"),
-        ("gradient", times("gradient", _LAST), "no subgradient"),
-        ("value", times("value", -1.0), "no subgradient"),
-        ("strong_convexity", lambda self: 2.0 * self.inner.l2, "strong convexity is less"),
-        ("lipschitz", lambda self, norm="l2": 1e9, "where the gradient jumps"),
-        ("hessian_product", lambda self, w, v: self.inner.l2 * v, "smooth = False"),
-        ("hessian_block", lambda self, w, on: np.ones(1), "smooth = False"),
-    ],
-)
+BROKEN_HALVES = [
+    ("gradient", times("gradient", 1.001), "no subgradient"),
+    ("gradient", times("gradient", _LAST), "no subgradient"),
+    ("value", times("value", -1.0), "no subgradient"),
+    ("strong_convexity", lambda self: 2.0 * self.inner.l2, "strong convexity is less"),
+    ("lipschitz", lambda self, norm="l2": 1e9, "where the gradient jumps"),
+    ("hessian_product", lambda self, w, v: self.inner.l2 * v, "smooth = False"),
+    ("hessian_block", lambda self, w, on: np.ones(1), "smooth = False"),
+]
+
+
+@pytest.mark.parametrize(("name", "broken", "message"), BROKEN_HALVES)
 def test_the_checker_notices_what_is_no_subgradient(name, broken, message):
     check_objective(_BrokenKinks())
     refused(message, check_objective, type("Broken", (_BrokenKinks,), {name: broken})(), kind=AssertionError)
@@ -346,21 +346,21 @@ _BrokenSaddle = delegating(
 _MIRRORED = np.r_[np.ones(6), -np.ones(4)]
 
 
-@pytest.mark.parametrize(
-    ("name", "broken", "message"),
-    [
-        ("gradient", times("gradient", _MIRRORED), "is its sign right"),
-        ("gradient", _not_cleared, "is out cleared"),
-        ("gradient", after("gradient", lambda g, w, b=None, out=None: g.__iadd__(0.2 * (b is not None))), "mean of"),
-        ("value", times("value", -1.0), "is its sign right"),
-        ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
-        ("lipschitz", times("lipschitz", 0.3), "lipschitz"),
-        ("strong_convexity", lambda self: 30.0, "as convex"),
-        ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
-        ("batches", _batches(rng=lambda rng: np.random.default_rng()), "same seed"),
-        ("batches", _batches(lambda all, _, rng: [rng.normal(size=10) for _ in all]), "None for each full batch"),
-    ],
-)
+BROKEN_SADDLES = [
+    ("gradient", times("gradient", _MIRRORED), "is its sign right"),
+    ("gradient", _not_cleared, "is out cleared"),
+    ("gradient", after("gradient", lambda g, w, b=None, out=None: g.__iadd__(0.2 * (b is not None))), "mean of"),
+    ("value", times("value", -1.0), "is its sign right"),
+    ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
+    ("lipschitz", times("lipschitz", 0.3), "lipschitz"),
+    ("strong_convexity", lambda self: 30.0, "as convex"),
+    ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
+    ("batches", _batches(rng=lambda rng: np.random.default_rng()), "same seed"),
+    ("batches", _batches(lambda all, _, rng: [rng.normal(size=10) for _ in all]), "None for each full batch"),
+]
+
+
+@pytest.mark.parametrize(("name", "broken", "message"), BROKEN_SADDLES)
 def test_the_checker_of_saddle_functions_notices(name, broken, message):
     check_saddle_objective(_BrokenSaddle())
     refused(message, check_saddle_objective, type("Broken", (_BrokenSaddle,), {name: broken})(), kind=AssertionError)

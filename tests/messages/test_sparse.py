@@ -154,14 +154,14 @@ def test_the_model_is_that_of_float64_messages():
     assert [each[2] for each in (*few, *many)] == [FEDAVG_BYTES] * 2 + [2 * FEDAVG_BYTES] * 2
 
 
-@pytest.mark.parametrize(
-    ("strategy", "dtype"),
-    [
-        (lambda **o: FedDualAvg(**SHORT_OPTIONS, **o), np.float64),
-        (lambda **o: FedDAGT(**SHORT_OPTIONS | {"work": Steps(3, batch_size=None)}, **o), np.float32),
-        (lambda **o: FedDA(**SHORT_OPTIONS, mirror_map=PNorm(3.0), **o), np.float32),
-    ],
-)
+NEED_ALL_DIGITS = [
+    (lambda **o: FedDualAvg(**SHORT_OPTIONS, **o), np.float64),
+    (lambda **o: FedDAGT(**SHORT_OPTIONS | {"work": Steps(3, batch_size=None)}, **o), np.float32),
+    (lambda **o: FedDA(**SHORT_OPTIONS, mirror_map=PNorm(3.0), **o), np.float32),
+]
+
+
+@pytest.mark.parametrize(("strategy", "dtype"), NEED_ALL_DIGITS)
 def test_all_digits_where_they_are_needed(strategy, dtype):
     """float64 models, clients that remember, and other geometries: bit by bit what float64 gives."""
     auto, full = (go(strategy(**wire), 6, dtype) for wire in ({"wire": AUTO}, {}))

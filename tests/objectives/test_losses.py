@@ -440,16 +440,16 @@ def _sites(form, link=LogCosh, **options):
     return [Linear(link(), form(features[m::3]), targets[m::3], **options) for m in range(3)]
 
 
+LINKS_OF_FIVE = [
+    (LogCosh, {}),
+    (LogCosh, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}),
+    (LogCosh, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
+    (TwoSquares, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
+]
+
+
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
-@pytest.mark.parametrize(
-    ("link", "options"),
-    [
-        (LogCosh, {}),
-        (LogCosh, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}),
-        (LogCosh, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
-        (TwoSquares, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
-    ],
-)
+@pytest.mark.parametrize(("link", "options"), LINKS_OF_FIVE)
 def test_a_link_of_five_formulas_is_an_objective_also_of_several_scores(form, link, options):
     objective = _sites(form, link, **options)[0]
     check_objective(objective)

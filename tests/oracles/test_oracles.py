@@ -89,16 +89,16 @@ def agree(ours, oracle):
     np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12 * np.abs(oracle).max())
 
 
-@pytest.mark.parametrize(
-    ("kind", "graph", "options", "more"),
-    [
-        (DFedDA, True, {}, {"tracking": False}),
-        (DFedDAGT, True, {"tracker_start": "zero"}, {}),
-        (FedDAGT, False, {"tracker_start": "zero"}, {}),
-        (ReFedDAGT, False, {"radius_squared": 1.5}, {"radius_squared": 1.5}),
-        (DReFedDAGT, True, {"radius_squared": 1.5}, {"radius_squared": 1.5}),
-    ],
-)
+METHODS_OF_ORACLES = [
+    (DFedDA, True, {}, {"tracking": False}),
+    (DFedDAGT, True, {"tracker_start": "zero"}, {}),
+    (FedDAGT, False, {"tracker_start": "zero"}, {}),
+    (ReFedDAGT, False, {"radius_squared": 1.5}, {"radius_squared": 1.5}),
+    (DReFedDAGT, True, {"radius_squared": 1.5}, {"radius_squared": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("kind", "graph", "options", "more"), METHODS_OF_ORACLES)
 def test_gradient_tracking(kind, graph, options, more):
     state, gradients, mixing = run(kind, graph, **options)
     oracle = tracked(gradients, START, mixing, **more)

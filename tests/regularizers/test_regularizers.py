@@ -101,16 +101,16 @@ def test_values_are_not_lost_to_overflow():
     assert not np.signbit(psi.prox(np.array([-1.5e-323, 1.5e-323, 1.5e-323, 0.0]), 1.0)).any()
 
 
-@pytest.mark.parametrize(
-    ("weights", "v", "expected"),
-    [
-        # The heavy coordinate becomes 0 exactly where the sum of the light ones is the radius.
-        ([1e8, 1.0, 0.5, 0.5, 0.5], [-1.0, 0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 0.0, 2.0 - 5e-9, 2.0 - 5e-9]),
-        ([1e8, 0.5], [1.0, -4.0], [0.0, 5e-9 - 4.0]),
-        # The largest, less itself, is a rounding below 0.
-        ([0.3, 0.7], [7e18, -1e18], [2.0 / 0.3, 0.0]),
-    ],
-)
+LIGHT_AND_HEAVY = [
+    # The heavy coordinate becomes 0 exactly where the sum of the light ones is the radius.
+    ([1e8, 1.0, 0.5, 0.5, 0.5], [-1.0, 0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 0.0, 2.0 - 5e-9, 2.0 - 5e-9]),
+    ([1e8, 0.5], [1.0, -4.0], [0.0, 5e-9 - 4.0]),
+    # The largest, less itself, is a rounding below 0.
+    ([0.3, 0.7], [7e18, -1e18], [2.0 / 0.3, 0.0]),
+]
+
+
+@pytest.mark.parametrize(("weights", "v", "expected"), LIGHT_AND_HEAVY)
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e160])
 def test_the_weighted_l1_ball_keeps_light_and_heavy_coordinates_apart(weights, v, expected, scale):
     point = L1Ball(2.0 * scale, weights=np.array(weights)).prox(scale * np.array(v), 1.0)

@@ -52,14 +52,14 @@ def asked(objectives, mods=(), site_weights=None, **options):
     return strategy, ask(run_of(strategy), GRADIENT, np.full(4, 0.5))
 
 
-@pytest.mark.parametrize(
-    ("options", "weights"),
-    [
-        ({}, [6, 8, 10, 12, 14, 16]),
-        ({"weighting": "uniform"}, [1, 1, 1, 1, 1, 1]),
-        ({"site_weights": {m: 1.0 + m for m in range(6)}}, [1, 2, 3, 4, 5, 6]),
-    ],
-)
+QUESTIONS_WEIGHED = [
+    ({}, [6, 8, 10, 12, 14, 16]),
+    ({"weighting": "uniform"}, [1, 1, 1, 1, 1, 1]),
+    ({"site_weights": {m: 1.0 + m for m in range(6)}}, [1, 2, 3, 4, 5, 6]),
+]
+
+
+@pytest.mark.parametrize(("options", "weights"), QUESTIONS_WEIGHED)
 def test_answers_have_the_weights_of_training_and_are_the_clients(options, weights):
     objectives = objectives_of()
     _, answers = asked(objectives, **options)
@@ -71,17 +71,17 @@ def test_answers_have_the_weights_of_training_and_are_the_clients(options, weigh
         assert answer.numbers["loss"] == pytest.approx(objective.value(w))
 
 
-@pytest.mark.parametrize(
-    ("alter", "reason"),
-    [
-        (lambda numbers, vectors: vectors.update(extra=np.zeros(4)), "expected finite ['loss']"),
-        (lambda numbers, vectors: numbers.pop("loss"), "expected finite ['loss']"),
-        (lambda numbers, vectors: numbers.update({"num-examples": 100_000_000}), "more than max_share=0.9"),
-        (lambda numbers, vectors: numbers.update(loss=np.nan), "expected finite"),
-        (lambda numbers, vectors: vectors.update(gradient=np.full(4, np.inf)), "expected finite"),
-        (lambda numbers, vectors: vectors.update({"indices:gradient": np.arange(4, dtype=np.int32)}), "finite"),
-    ],
-)
+ALTERED = [
+    (lambda numbers, vectors: vectors.update(extra=np.zeros(4)), "expected finite ['loss']"),
+    (lambda numbers, vectors: numbers.pop("loss"), "expected finite ['loss']"),
+    (lambda numbers, vectors: numbers.update({"num-examples": 100_000_000}), "more than max_share=0.9"),
+    (lambda numbers, vectors: numbers.update(loss=np.nan), "expected finite"),
+    (lambda numbers, vectors: vectors.update(gradient=np.full(4, np.inf)), "expected finite"),
+    (lambda numbers, vectors: vectors.update({"indices:gradient": np.arange(4, dtype=np.int32)}), "finite"),
+]
+
+
+@pytest.mark.parametrize(("alter", "reason"), ALTERED)
 def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     objectives = objectives_of()
     liar = in_messages(lambda number, vectors, claims: alter(claims, vectors), 4, QUESTIONS)
@@ -158,17 +158,17 @@ def by_theory(objectives, rounds=2, kind=FedDualAvg, mods=(), callbacks=(), resu
 SIGMA = (1 + 2 * np.cos(np.pi / 6)) / 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "constant"),
-    [
-        (FedDualAvg, {}, 1 / 4),
-        (fco.FedDAGT, {}, 1 / 5),
-        (fco.DFedDA, {"mixing": "chain"}, 2 * np.log(1 / SIGMA) / np.log(4 * 6) / 5),
-        (fco.DFedDAGT, {"mixing": chain(6)}, (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / 5),
-        (fco.DFedDAGT, {}, 1 / 5),
-        (fco.FeDualEx, {}, 1 / np.sqrt(5)),
-    ],
-)
+CONSTANTS_KNOWN = [
+    (FedDualAvg, {}, 1 / 4),
+    (fco.FedDAGT, {}, 1 / 5),
+    (fco.DFedDA, {"mixing": "chain"}, 2 * np.log(1 / SIGMA) / np.log(4 * 6) / 5),
+    (fco.DFedDAGT, {"mixing": chain(6)}, (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / 5),
+    (fco.DFedDAGT, {}, 1 / 5),
+    (fco.FeDualEx, {}, 1 / np.sqrt(5)),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "constant"), CONSTANTS_KNOWN)
 def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
     found, rate = by_theory(objectives, kind=kind, work=fco.Steps(5, batch_size=None), **options)
