@@ -114,20 +114,16 @@ class GaussianDP(Choice):
         if self.noise_multiplier is None and self.target_epsilon is None:
             missing.append("noise_multiplier or target_epsilon")
         if missing:
-            raise ConfigurationError(
-                f"GaussianDP without {', '.join(missing)}; expected a bound on increments, the delta of (epsilon, "
-                "delta), and how much noise, such as GaussianDP(clip=1.0, delta=1e-5, target_epsilon=2.0)"
-            )
+            example = "GaussianDP(clip=1.0, delta=1e-5, target_epsilon=2.0)"
+            raise ConfigurationError(f"GaussianDP without {', '.join(missing)}; expected all three, such as {example}")
         clips = self.clips
         if not clips or not all(0.0 < bound < math.inf for bound in clips.values()):
             raise ConfigurationError(f"clip={self.clip!r}; expected a finite number > 0, or one for each array")
         if isinstance(self.clip, Mapping):
             object.__setattr__(self, "clip", clips)
-        if self.noise_multiplier is not None and self.target_epsilon is not None:
-            raise ConfigurationError(
-                f"noise_multiplier={self.noise_multiplier!r}, target_epsilon={self.target_epsilon!r}; expected one of "
-                "the two"
-            )
+        if None not in (self.noise_multiplier, self.target_epsilon):
+            both = f"noise_multiplier={self.noise_multiplier!r}, target_epsilon={self.target_epsilon!r}"
+            raise ConfigurationError(f"{both}; expected one of the two")
         if self.bands is not None and self.noise != "banded":
             raise ConfigurationError(f'bands={self.bands!r}: noise={self.noise!r} has none; leave it out, or "banded"')
 
@@ -321,10 +317,8 @@ class Accountant(NamedTuple):
         while self.epsilon(high, rounds, delta) > target_epsilon:
             low, high = high, 2.0 * high
             if high > 1e7:
-                raise ConfigurationError(
-                    f"target_epsilon={target_epsilon:g} at delta={delta:g} is out of reach in {rounds} rounds; "
-                    "expected a larger epsilon, a larger delta or fewer rounds"
-                )
+                prefix = f"target_epsilon={target_epsilon:g} at delta={delta:g} is out of reach in {rounds} rounds"
+                raise ConfigurationError(f"{prefix}; expected a larger epsilon, a larger delta or fewer rounds")
         while high > low * 1.0001:
             middle = math.sqrt(low * high)
             low, high = (low, middle) if self.epsilon(middle, rounds, delta) <= target_epsilon else (middle, high)

@@ -179,14 +179,20 @@ def run_rounds(
                 messages = _messages(found, f"{name}.configure_train", run)
                 replies = run.exchange(messages) if len(messages) else []
                 settled = None
-                if len(messages) or run.current.number == number:
-                    _aggregate(strategy, run, number, replies, callbacks)
+                try:
+                    if len(messages) or run.current.number == number:
+                        _aggregate(strategy, run, number, replies)
+                    if run.privacy is not None:
+                        # Before anything about the round is published: it is never released again with other noise.
+                        saved.unfinished = True
+                        callbacks.call("on_save_point", number, False)
+                except BaseException:
+                    # An error holds the model too: also of one that has interrupted this very saving.
+                    if run.privacy is not None and run.number == number:
+                        callbacks.call("on_save_point", number, False)
+                    raise
                 # As large as the model each: not beside those of the next round.
                 del replies
-            if run.privacy is not None:
-                # Before anything about the round is published: it must never be released again with other noise.
-                saved.unfinished = True
-                callbacks.call("on_save_point", number, False)
             found = strategy.configure_evaluate(number, result.arrays, evaluate_config, run.grid)
             messages = _messages(found, f"{name}.configure_evaluate", run)
             if len(messages):
@@ -226,17 +232,11 @@ def run_rounds(
     return result
 
 
-def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message], callbacks: Callbacks) -> None:
+def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message]) -> None:
     """Keep the model and the metrics of a round of training."""
     result = run.result
     who = f"{type(strategy).__name__}.aggregate_train"
-    try:
-        answer = strategy.aggregate_train(number, replies)
-    except BaseException:
-        if run.privacy is not None and run.number == number:
-            # An error holds the model too, and must not be all that remains of the round.
-            callbacks.call("on_save_point", number, False)
-        raise
+    answer = strategy.aggregate_train(number, replies)
     pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
     if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
         prefix = f"{who} returned {of_type(pair[0])}"

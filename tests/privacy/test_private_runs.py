@@ -13,7 +13,7 @@ from problems import app_of, flat, problem, refused, simulated, start_arrays
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
 from flwr_fco.callbacks import Callback, Checkpoint
-from flwr_fco.errors import DivergedError, UnknownOptionError
+from flwr_fco.errors import DivergedError, RunInterrupted, UnknownOptionError
 from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Arrays, Bounds, DualFL, Epochs, Participation, Steps, run_of
@@ -187,21 +187,27 @@ def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, m
     assert all(later[i + 1] == "saved" for i, prefix in enumerate(later) if prefix == "released")
 
 
-@pytest.mark.parametrize("end", ["divergence", "a hook"])
-def test_a_round_whose_model_is_in_an_error_is_on_the_disk_too(tmp_path, end):
+@pytest.mark.parametrize("end", ["divergence", "a hook", "Ctrl-C while it is saved"])
+def test_a_round_whose_model_is_in_an_error_is_on_the_disk_too(tmp_path, monkeypatch, end):
+    def interrupted(number):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
     class Hooked(FedDualAvg):
         def aggregate_train(self, server_round, replies):
             found = super().aggregate_train(server_round, replies)
             if server_round == 2 and end == "a hook":
                 raise DivergedError("as it says", 2, self.result, 1)
+            if server_round == 2:
+                monkeypatch.setattr(os, "fsync", interrupted)
             return found
 
     huge = {"privacy": privacy(clip=1e200, noise_multiplier=1.0)} if end == "divergence" else {}
-    with pytest.raises(DivergedError) as caught:
-        play(make(Hooked, **huge), 6, callbacks=[Checkpoint(path := tmp_path / "run.npz", every=100)])
+    with pytest.raises((DivergedError, RunInterrupted)) as caught:
+        play(make(Hooked, **huge), callbacks=[Checkpoint(path := tmp_path / "run.npz")], on_interrupt="raise")
     # Another run does not release that round again.
-    again = make(Hooked, **huge)
-    refused(f"released {caught.value.server_round} rounds", play, again, 6, callbacks=[Checkpoint(path)])
+    last = max(caught.value.result.train_metrics_clientapp) + (end == "a hook")
+    refused(f"released {last} rounds", play, make(Hooked, **huge), 6, callbacks=[Checkpoint(path)])
 
 
 def test_a_file_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
