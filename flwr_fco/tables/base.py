@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from threading import RLock
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
@@ -46,7 +45,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_count, check_masses, connected, first_answers
+from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, SomeNodes, check_count, check_masses, connected, first_answers
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -56,8 +55,6 @@ _CONSTANT = 1e-13
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
-#: Held by a fit over a grid: sites have the centre of one fit's columns, and others would go on about that.
-_one_fit = RLock()
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -343,7 +340,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         outputs = self._outputs(clients, classes)
         objectives = self._objectives(clients)
         with ExitStack() as stack:
-            entered = stack.enter_context(_one_fit if over_grid else connected(objectives))
+            entered = stack.enter_context(TURN if over_grid else connected(objectives))
             grid = rows[0] if over_grid else entered
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.

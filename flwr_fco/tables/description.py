@@ -27,7 +27,7 @@ from flwr_fco.tables import reading
 from flwr_fco.tables.checks import ALONE, NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
-from flwr_fco.tables.sites import OTHER_CODEBOOK, asking
+from flwr_fco.tables.sites import OTHER_CODEBOOK, TURN, asking
 
 #: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
 _MOST_COLUMNS = 300
@@ -257,7 +257,8 @@ def describe(
     model._check_settings()
     model._timeout = timeout
     if reading.is_grid(X):
-        columns, names, answers, found = _over_a_grid(model, X, features, classes, timeout)
+        with TURN:
+            columns, names, answers, found = _over_a_grid(model, X, features, classes, timeout)
     else:
         columns, names, answers, found = _here(model, reading.sites_of(X, y, groups), classes)
     odd = [site for site, own in answers.items() if own.numbers["codebook"] != model._digest]

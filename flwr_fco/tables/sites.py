@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ _FAR = 1e2
 _ROUNDING = 1e-12
 #: What a site has whose columns, or whose loss, are not the server's.
 OTHER_CODEBOOK = "another codebook or estimator than the server: give all sites one file and one kind of client_app"
+#: Taken by who asks the sites of a grid: they have the centre of one fit, which other questions take away.
+TURN = RLock()
 
 
 # --- at a site --------------------------------------------------------------------------------------------------------
@@ -133,7 +136,8 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Seq
     start = model._start(model.n_features_in_, 1)
     if is_grid(X):
         tables = Tables(Described(names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()))
-        yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
+        with TURN:
+            yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
         return
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     other = copy.copy(model)

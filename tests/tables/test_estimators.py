@@ -4,7 +4,9 @@ import re
 import tracemalloc
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 
 import cvxpy as cp
 import joblib
@@ -33,6 +35,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Tra
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Strengths
 from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
+from flwr_fco.tables.sites import TURN
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 6)) * np.array([1.0, 1.0, 10.0, 0.1, 1.0, 1.0]) + 5.0
@@ -682,15 +685,23 @@ def test_columns_far_from_0_have_the_digits_of_scikit_learn(offset, standardize)
     sites = list(zip(parts(moved), parts(SCORES), strict=True))
     with warnings.catch_warnings(action="error"):
         model = clone(plain).fit(parts(moved), parts(SCORES))
-        there, grid = fit_over_a_grid(clone(plain), sites, features=3)
+        there, _ = fit_over_a_grid(clone(plain), sites, features=3)
     assert_allclose(model.coef_, theirs, atol=1e-16 * offset + 1e-11)
     assert_array_equal(there.coef_, model.coef_)
     assert_allclose(model.predict(moved), plain.fit(ROWS, SCORES).predict(ROWS), atol=1e-6)
-    with grid.identity(), quiet(50):
-        fits = joblib.Parallel(3, "threading")(joblib.delayed(clone(plain).fit)(grid, features=3) for _ in "abc")
-        assert_array_equal([own.coef_ for own in fits], [model.coef_] * 3)
     restarted = {"grid": partial(FaultyGrid, faults={"restart": 1.0}, partitions=[1]), "features": 3}
     refused("partition 1: .*lost its columns' centre", fit_over_a_grid, plain, sites, **restarted)
+
+
+@pytest.mark.parametrize(("ask", "options"), [*product(["fit", "describe"], [{"features": 3}]), ("quality", {})])
+def test_who_asks_a_grid_waits_for_a_fit_over_it_in_another_thread(ask, options):
+    """Its sites have the centre of the fit's columns."""
+    model, sites = FederatedLogisticRegression(num_clients=3), [*zip(parts(ROWS), parts(LABELS), strict=True)]
+    model, grid = fit_over_a_grid(model, sites, features=3)
+    with ThreadPoolExecutor(1) as other, grid.identity(), quiet(50):
+        with TURN, pytest.raises(TimeoutError):
+            (said := other.submit(getattr(model, ask), grid, **options)).result(0.5)
+        said.result()
 
 
 def test_times_classes_own_intercepts_and_paths_are_centred_too():
