@@ -32,7 +32,7 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, of_type, takes
 from flwr_fco.engines.client import answer as run_half
-from flwr_fco.errors import ConfigurationError, PublicError, in_words
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
 from flwr_fco.messages.protocol import ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
@@ -332,13 +332,7 @@ class Client:
         try:
             found: Any = self._load[role](context)
         except Exception as error:
-            if isinstance(error, PublicError) or self.disclosure == Disclosure():
-                raise
-            # Its text may hold values of single rows, such as labels, and goes to the server.
-            logger.error("Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
-            problem = f"this site's data cannot be loaded ({type(error).__name__})"
-            why = "its owner limits what is said of rows, and a text may be about one"
-            raise ConfigurationError(f"{problem}. The reason is in its own log: {why}") from None
+            self.disclosure.hide(error, "this site's data cannot be loaded", context)
         if not isinstance(found, Objective):
             # The value may be the client's data, and the error goes to the server.
             said = repr(found) if found is None or isinstance(found, str | int | float) else of_type(found)

@@ -12,15 +12,15 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
-from flwr_fco.core.logs import printable
+from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
 from flwr_fco.objectives import Linear, Objective
 from flwr_fco.work import FirstOrder
 
@@ -167,6 +167,14 @@ class Disclosure(Choice):
         _kept(context)["numbers"] = before + numbers
         return before + numbers
 
+    def hide(self, error: Exception, problem: str, context: Context) -> NoReturn:
+        """Log an error, and raise one without its text, which may hold values of rows, such as labels."""
+        if isinstance(error, PublicError) or self == Disclosure():
+            raise error
+        logger.error("Run %s: %s", context.run_id, problem, exc_info=error)
+        why = "its owner limits what is said of rows, and a text may be about one"
+        raise ConfigurationError(f"{problem} ({type(error).__name__}). The reason is in its own log: {why}") from None
+
     def _refusal(self, limit: str, request: str, why: str) -> ConfigurationError:
         return ConfigurationError(
             f"the server asks for {request}; this site {why} {limit}={getattr(self, limit)} allows. Its owner can "
@@ -227,6 +235,8 @@ def answered(
         sent = _sent(disclosure, answer, context)
     except BaseException as error:
         sent = f"refused: {type(error).__name__}: {plain(f'{error}', _LONGEST)}"
+        if isinstance(error, Exception) and not isinstance(error, FlwrFcoError):
+            disclosure.hide(error, "this site cannot answer", context)
         raise
     finally:
         record.info("Disclosure: %s: asked for '%s'; %s", who, quoted, sent)
