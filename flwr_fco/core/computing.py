@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,6 +22,9 @@ _WORDS = 2**32
 
 _NESTED = nullcontext()
 _lock = Lock()
+if hasattr(os, "register_at_fork"):
+    # Held by another thread, it would be held for ever in a process that this one forks meanwhile.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """What all else stands on: layouts, specifications, types of options, generators, threads, and the sum over replies."""
 
 import json
+import os
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,19 +30,19 @@ from flwr_fco.simulation import grid
 # --- named arrays to one flat vector and back -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shapes", "apply_to", "expected"),
-    [
-        ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),
-        ({"0": (3, 5), "1": (3,)}, None, ("0",)),
-        ({"0": (5,), "1": (1,)}, None, ("0",)),
-        ({"0": (5,), "1": (1,)}, "*", ("0", "1")),
-        ({"0": (5,), "1": (4,)}, None, ("0", "1")),
-        ({"x": (3,), "y": (1,)}, None, ("x", "y")),
-        ({"layer.bias": (3,), "layer.gain": (3,)}, None, ("layer.gain",)),
-        ({"a.weight": (2, 2), "b.weight": (2, 2)}, ["b.*"], ("b.weight",)),
-    ],
-)
+ACTED_ON = [
+    ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),
+    ({"0": (3, 5), "1": (3,)}, None, ("0",)),
+    ({"0": (5,), "1": (1,)}, None, ("0",)),
+    ({"0": (5,), "1": (1,)}, "*", ("0", "1")),
+    ({"0": (5,), "1": (4,)}, None, ("0", "1")),
+    ({"x": (3,), "y": (1,)}, None, ("x", "y")),
+    ({"layer.bias": (3,), "layer.gain": (3,)}, None, ("layer.gain",)),
+    ({"a.weight": (2, 2), "b.weight": (2, 2)}, ["b.*"], ("b.weight",)),
+]
+
+
+@pytest.mark.parametrize(("shapes", "apply_to", "expected"), ACTED_ON)
 def test_where_psi_acts(shapes, apply_to, expected):
     layout = Layout.from_arrays({n: np.zeros(s) for n, s in shapes.items()}, apply_to=apply_to)
     assert layout.regularized_names == expected
@@ -188,6 +190,17 @@ def test_what_a_run_sets_in_its_process_stays_while_a_thread_needs_it(block, rea
         assert other.submit(read).result() == inside != before
         other.submit(theirs.__exit__, None, None, None).result()
     assert read() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked here")
+def test_a_fork_waits_until_no_other_thread_holds_the_lock():
+    with ThreadPoolExecutor(1) as other:
+        other.submit(computing._lock.acquire).result()
+        other.submit(lambda: (time.sleep(0.1), computing._lock.release()))
+        child = os.fork()
+        if not child:
+            os._exit(not computing._lock.acquire(timeout=1.0))
+        assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
