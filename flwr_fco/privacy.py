@@ -535,7 +535,6 @@ def check_private(options: Any) -> None:
         'client="composite"': not options._unmodified,
         "train_metrics_aggr_fn=None": options.train_metrics_aggr_fn in options._means,
     }
-    missing = [text for text, there in needed.items() if not there]
-    if missing:
+    if missing := [text for text, there in needed.items() if not there]:
         why = "otherwise numbers of clients leave without noise, or one client counts for more than `clip`"
         raise ConfigurationError(f"privacy={options.privacy!r} needs {'; '.join(missing)}: {why}")

@@ -22,9 +22,8 @@ _WORDS = 2**32
 
 _NESTED = nullcontext()
 _lock = Lock()
-if hasattr(os, "register_at_fork"):
-    # Held by another thread, it would be held for ever in a process that this one forks meanwhile.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+# Held by another thread, it would be held for ever in a process that this one forks meanwhile; on Windows none can be.
+getattr(os, "register_at_fork", dict)(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 @contextmanager
