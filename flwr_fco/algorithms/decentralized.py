@@ -42,7 +42,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.algorithms.contract.graph import Matrix
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
@@ -77,12 +77,6 @@ class GraphState(NamedTuple):
     trackers: Matrix
     round: int = 0
     started: int = 0
-
-
-def _graph(problem: Problem) -> Graph:
-    """Return the graph, which these methods always have."""
-    assert problem.graph is not None
-    return problem.graph
 
 
 def with_rows(state: _State, num_nodes: int) -> _State:
@@ -126,11 +120,11 @@ class DecentralizedDualAveraging(Algorithm):
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
         trackers = np.zeros((1 if self._tracking else 0, primal.size))
         state = GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
-        return with_rows(state, _graph(problem).num_rows)
+        return with_rows(state, problem.graph.num_rows)
 
     def downlink(self, problem: Problem, state: GraphState, to: To | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
-        row = 0 if to is None else _graph(problem).rows[to.key]
+        row = 0 if to is None else problem.graph.rows[to.key]
         vectors = {"dual": state.dual[row]}
         if self._tracking and problem.round > 0 and (state.round > 0 or state.trackers[row].any()):
             vectors["tracker"] = state.trackers[row]
@@ -139,24 +133,24 @@ class DecentralizedDualAveraging(Algorithm):
 
     def aggregate(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
         """Return Z = U (Z + server_lr increments), C = C + moves - U moves; after round 0, C = U G - G."""
-        if problem.round == 0:
-            return self._started(problem, state, replies)
-        graph = _graph(problem)
+        graph = problem.graph
         rows, mixing = graph.rows_of(replies)
+        if problem.round == 0:
+            gradients = graph.spread(rows, [uplink.vectors["increment"] for uplink in replies])
+            return state._replace(trackers=mixing @ gradients - gradients, started=1)
         state = with_rows(state, mixing.shape[0])
         increments, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
         dual = mixing @ (state.dual + problem.server_lr * increments)
         time = mixing @ (state.elapsed + problem.server_lr * elapsed)
         trackers = state.trackers
         if self._tracking:
-            moves = np.zeros(dual.shape)
-            moves[rows] = [uplink.vectors["increment"] / uplink.step_sizes for uplink in replies]
+            moves = graph.spread(rows, [uplink.vectors["increment"] / uplink.step_sizes for uplink in replies])
             trackers = moves - mixing @ moves + trackers
         return state._replace(dual=dual, elapsed=time, trackers=trackers, round=state.round + 1)
 
     def retrieve(self, problem: Problem, state: GraphState) -> Vector:
         """Return the primal point of the mean dual of the connected nodes."""
-        graph = _graph(problem)
+        graph = problem.graph
         return problem.retrieve(graph.here(state.dual).mean(axis=0), float(graph.here(state.elapsed).mean()))
 
     def node_points(self, problem: Problem, state: GraphState) -> Matrix:
@@ -165,22 +159,16 @@ class DecentralizedDualAveraging(Algorithm):
 
     def restart(self, problem: Problem, state: GraphState, change: Change) -> GraphState:
         """Return the state with a row for each node; nodes that have left hand on their trackers."""
-        state = with_rows(state, _graph(problem).num_rows)
+        state = with_rows(state, problem.graph.num_rows)
         if not (change.left and self._tracking):
             return state
-        return state._replace(trackers=_graph(problem).handed_on(state.trackers, change.left))
-
-    def _started(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
-        rows, mixing = _graph(problem).rows_of(replies)
-        answers = [uplink._replace(elapsed=1.0) for uplink in replies]
-        gradients = _graph(problem).increments(answers, rows, normalize=False)[0]
-        return state._replace(trackers=mixing @ gradients - gradients, started=1)
+        return state._replace(trackers=problem.graph.handed_on(state.trackers, change.left))
 
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, Any]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
-        trackers = _graph(problem).here(state.trackers) if self._tracking else ()
+        trackers = problem.graph.here(state.trackers) if self._tracking else ()
         length = {"tracker-norm": root_mean_square_norm(trackers)} if len(trackers) else {}
-        return {"consensus-error": consensus_error(_graph(problem).here(state.dual)), **length}
+        return {"consensus-error": consensus_error(problem.graph.here(state.dual)), **length}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,4 +216,4 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
         """Return the nodes' mean."""
-        return np.asarray(_graph(problem).here(self.node_points(problem, state)).mean(axis=0))
+        return np.asarray(problem.graph.here(self.node_points(problem, state)).mean(axis=0))

@@ -279,9 +279,6 @@ def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int
     >>> radius_of([Stage(300), Stage(300), Stage(300, local_steps=20)], 25_000.0, 2)
     6250.0
     """
-    radius = radius_squared
-    for n in range(number + 1):
-        halved = radius / 2.0 if n > 0 and radius is not None else radius
-        own = stages[n].radius_squared if n < len(stages) else None
-        radius = halved if own is None else own
-    return radius
+    own = [(n, stage.radius_squared) for n, stage in enumerate(stages[: number + 1]) if stage.radius_squared]
+    last, radius = own[-1] if own else (0, radius_squared)
+    return None if radius is None else radius / 2.0 ** (number - last)

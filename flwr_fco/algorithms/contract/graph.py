@@ -146,13 +146,16 @@ class Graph:
             Whether all nodes are scaled to the same work.
         """
         uplinks = list(uplinks)
-        increments = np.zeros((self.of_size(len(uplinks)).num_nodes, uplinks[0].vectors["increment"].size))
-        elapsed = np.zeros(len(increments))
         factors, _ = Mean(normalize).factors(uplinks)
-        for uplink, row, factor in zip(uplinks, rows, factors, strict=True):
-            increments[row] = factor * uplink.vectors["increment"]
-            elapsed[row] = factor * uplink.step_sizes
-        return increments, elapsed
+        pairs = [*zip(factors, uplinks, strict=True)]
+        increments = self.spread(rows, [factor * uplink.vectors["increment"] for factor, uplink in pairs])
+        return increments, self.spread(rows, [factor * uplink.step_sizes for factor, uplink in pairs])
+
+    def spread(self, rows: Sequence[int], values: Sequence[Any]) -> NDArray[np.float64]:
+        """Return numbers or vectors of uplinks at their rows, and zeros of missing nodes."""
+        whole = np.zeros((self.of_size(len(rows)).num_nodes, *np.shape(values[0])))
+        whole[rows] = values
+        return whole
 
     def __str__(self) -> str:
         return str(self.topology or f"{self.mixing}, of the nodes that are there before round 1")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.engines.client import Client, Moved, Sent, Step
 from flwr_fco.messages.protocol import Node, Plan
@@ -121,7 +120,7 @@ class Problem(NamedTuple):
     memories : Ledger or None
         The server's record of clients with memories: ``memory(key)``, and ``present``, the keys of those who are there.
     graph : Graph or None
-        The communication graph.
+        The communication graph, of methods that have one.
     numbers : mapping of str to float
         Values in this round of the options that may be ``"auto"`` or a function of the round.
     given : Setting or None
@@ -145,7 +144,7 @@ class Problem(NamedTuple):
     round: int = 0
     asked: Sequence[Node] = ()
     memories: Any = None
-    graph: Graph | None = None
+    graph: Any = None
     numbers: Mapping[str, float] = MappingProxyType({})
     given: Setting | None = None
 
