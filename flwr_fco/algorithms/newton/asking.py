@@ -54,10 +54,10 @@ _FAR = 1e6
 NOTHING: Vector = np.zeros(0)
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
-#: Rounding errors of a gap and of a mean square, and by how much an objective may be below a bound of it, relative.
+#: Rounding errors of a gap and of a mean square, relative, and of a sum of slopes that is 0.
 _GAP = 1e-11
 _SQUARE = 1e-9
-_CONTRADICTION = 1e-11
+_BALANCED = 1e-11
 #: Rounding error of what an intercept takes off a bound, relative to its parts.
 _CANCELLED = 1e-15
 #: A share of examples that is 0 up to rounding.
@@ -251,15 +251,12 @@ class Known(NamedTuple):
         Of the pooled loss.
     reported : Terms
         Means, and what the first client says of its loss.
-    certified : bool
-        Whether there is a duality gap, if all clients' losses are of one kind.
     """
 
     psi: BoundRegularizer
     w: Vector
     gradient: Vector
     reported: Terms
-    certified: bool
 
     @classmethod
     def of(cls, psi: BoundRegularizer, w: Vector, replies: Replies) -> Known:
@@ -267,8 +264,7 @@ class Known(NamedTuple):
         pairs = [(uplink.weight, dense(uplink.vectors["terms"])) for uplink in replies]
         facts = pairs[0][1][3:]
         reported = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
-        certified = bool(reported.link) and not gaps.why_none(psi, reported.l2)
-        known = cls(psi, w, cls.gradient_of(replies), reported, certified)
+        known = cls(psi, w, cls.gradient_of(replies), reported)
         if reported.name == "cox" and reported.loss <= reported.least + _GAP and not known.gradient.any():
             raise ConfigurationError(
                 "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
@@ -310,16 +306,18 @@ class Known(NamedTuple):
     def dual(self, once: Any) -> tuple[float, Vector]:
         """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
 
-        That is a gradient A'u/n, shape (d,). There is none unless :attr:`certified`.
+        That is a gradient A'u/n, shape (d,). Of losses of several kinds, or not known to be convex, there is none.
 
         Parameters
         ----------
         once
-            A state, with the weighted means of `columns`, `targets` and `references`.
+            A state, with the `facts`, and the weighted means of `columns`, `targets` and `references`.
         """
         psi = self.psi
         reported = self.reported
         size = self.w.size
+        if once.facts[0] <= 0.0 or gaps.why_none(psi, reported.l2):
+            return -math.inf, np.zeros(size)
         count = gaps.free_intercepts(psi)
         slopes = size - num_intercepts(psi.layout)
         gradients = [self.gradient - reported.l2 * np.append(self.w[:slopes], np.zeros(size - slopes))]
@@ -338,7 +336,7 @@ class Known(NamedTuple):
             total = max(0.0, float((g / both).max()))
             mixed = np.tile((total * both - g)[-count:], size // count) * once.columns - total * once.targets
             gradients[0] = (gradients[0] + mixed) / (1.0 + total)
-            gradients[0][size - count :] *= np.abs(g.sum()) > _CONTRADICTION
+            gradients[0][size - count :] *= np.abs(g.sum()) > _BALANCED
             values[0] /= 1.0 + total
         elif count:
             rows = once.references.reshape(-1, size + 1)
@@ -383,16 +381,24 @@ def population_of(replies: Replies) -> float:
     return float(int.from_bytes(hashlib.sha256(repr(reported).encode()).digest()[:_DIGEST], "big"))
 
 
-def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Known] | None:
-    """Return the state with what clients say once, and their means; None if others answer than before.
+class Restart(Exception):
+    """Answers do not fit those of before, so nothing is known of the objective any more."""
+
+
+def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Known]:
+    """Return the state with what clients say once, and their means.
 
     What they say once are the facts that they agree on, what never changes, and a digest of who they are.
+
+    Raises
+    ------
+    Restart
+        If others answer than before.
     """
     first = state.population < 0.0
     who = population_of(replies)
     if not first and who != state.population:
-        logger.warning("Clients, or their numbers of examples, have changed: what is known of the objective restarts")
-        return None
+        raise Restart("Clients, or their numbers of examples, have changed: what is known of the objective restarts")
     known = Known.of(psi, state.trial, replies)
     if not first:
         return state, known
@@ -409,21 +415,6 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
         text = "The losses of %s are of another kind than those of the other %s clients: nothing bounds the objective"
         logger.warning(text, ", ".join(others[:20]), count)
     return state._replace(**once, facts=np.full(len(usual), -1.0) if others else np.array(usual)), known
-
-
-def contradicts(objective: float, lower: float, tolerance: float) -> bool:
-    """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together.
-
-    A contradiction below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
-    """
-    below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - tolerance
-    if below:
-        text = (
-            "The objective, %.9g, is below the lower bound of an earlier exchange, %.9g: a client's answers contradict "
-            "each other. The bound is dropped, and clients are asked again"
-        )
-        logger.warning(text, objective, lower)
-    return below
 
 
 def handed_out(layout: Layout, w: Vector) -> Vector:

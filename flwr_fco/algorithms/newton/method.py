@@ -47,19 +47,21 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.newton import asking, model
-from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, handed_out, progress
+from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import Indices, Matrix, whole_groups
 from flwr_fco.certificates import FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.layout import Layout, NonZeros, Vector
+from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.work import Evaluation
 
-#: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
+#: Fraction of the predicted decrease that a step must reach, and what is left of a step at least.
 _SUFFICIENT = 1e-4
-_SHORTEST = 1e-60
 _SHORTENED = 1e-9
+#: By how much an objective may be below a bound of it, relative.
+_CONTRADICTION = 1e-11
 #: Rounding error of an objective, relative to its size.
 _EPSILON = 1e-15
 #: By how much a step must lower the gap where it lowers the objective by rounding only.
@@ -251,7 +253,11 @@ class ProximalNewton(Algorithm):
                 self._check(problem, state, uplink)
             except ProtocolError as error:
                 raise Rejected(uplink, str(error)) from error
-        return self._after(problem, state, replies)
+        try:
+            return self._after(problem, state, replies)
+        except Restart as error:
+            logger.warning("%s", error)
+            return self._restarted(problem, state)
 
     def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
@@ -266,38 +272,38 @@ class ProximalNewton(Algorithm):
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
-        first = state.population < 0.0
-        reported = asking.opened(state, problem.psi, replies)
-        if reported is None:
-            return restarted(state)
-        state, known = reported
+        state, known = asking.opened(state, problem.psi, replies)
+        before = state
         objective = known.reported.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
-        enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
-        if not first and objective > enough and state.step > _SHORTEST:
+        if objective > state.objective + _SUFFICIENT * state.step * state.slope + rounding:
             return self._shortened(problem, state, known, objective)
-        if not first and objective > state.objective + rounding:
-            # An ascent is refused, however short the step.
-            return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
-        lower, proved = state.lower, state.proved
-        if known.certified and state.facts[0] >= 0.0:
-            found, slopes = known.dual(state)
-            zeros = known.zeros(objective, found, slopes, state)
-            lower = max(lower, found)
-            proved = np.maximum(proved, zeros)
-        if asking.contradicts(objective, lower, self.tolerance):
-            return restarted(state)
-        before = state
+        found, slopes = known.dual(state)
+        lower = max(state.lower, found)
+        # What is below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
+        if objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - self.tolerance:
+            raise Restart(
+                f"The objective, {objective:.9g}, is below the lower bound of an earlier exchange, {lower:.9g}: a "
+                "client's answers contradict each other. The bound is dropped, and clients are asked again"
+            )
+        proved = np.maximum(state.proved, known.zeros(objective, found, slopes, state))
         residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
         state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
-        since = 0.0 if first or distance(state) < _LESS * distance(before) else before.since + 1.0
+        since = 0.0 if distance(state) < _LESS * distance(before) else before.since + 1.0
         state = state._replace(since=since, stalled=0.0)
         if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point, stalled=1.0)
-        return self._next_step(problem, state, known, block, first)
+        return self._next_step(problem, state, known, block, before.objective == UNKNOWN)
+
+    def _restarted(self, problem: Problem, state: Any) -> Any:
+        """Return the state at its best point with nothing known of its objective: other clients have another one."""
+        mask = state.mask | (state.point != 0.0)
+        nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
+        state = state._replace(**nothing, step=1.0, slope=0.0, curvature=0.0, since=0.0, round=state.round + 1)
+        return state._replace(trial=state.point, mask=mask, proved=np.zeros(mask.size))
 
     def _shortened(self, problem: Problem, state: Any, known: Known, objective: float) -> Any:
         """Return the state with a trial point nearer to the best one.
@@ -374,14 +380,6 @@ def unpacked(triangle: Vector) -> Matrix:
     upper = np.zeros((order, order))
     upper[np.triu_indices(order)] = triangle
     return upper + np.triu(upper, 1).T
-
-
-def restarted(state: Any) -> Any:
-    """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    mask = state.mask | (state.point != 0.0)
-    nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
-    state = state._replace(**nothing, step=1.0, slope=0.0, curvature=0.0, since=0.0, round=state.round + 1)
-    return state._replace(trial=state.point, mask=mask, proved=np.zeros(mask.size))
 
 
 def _set_of(state: Any) -> Indices:
@@ -568,7 +566,7 @@ class QuasiNewton(ProximalNewton):
         gradient = replies.sum("gradient")
         if state.population < 0.0:
             state = state._replace(pairs=np.zeros_like(state.pairs))
-        elif asking.population_of(replies) == state.population:
+        else:
             move = state.trial - state.point
             change = gradient - state.gradient
             if move @ change > _FLAT * float(np.linalg.norm(move) * np.linalg.norm(change)):

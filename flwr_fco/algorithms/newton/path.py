@@ -42,7 +42,7 @@ from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.problem import AtMost, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
-from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, finished, progress
+from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, QuasiNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
@@ -448,10 +448,7 @@ class NewtonPath(ProximalNewton):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
-            # Of models of all clients only all of them can say how good they are.
-            same = who == state.population.tolist()
-            return self._validated(state, uplinks) if same else self._restarted(problem, state)
+            return self._validated(state, uplinks)
         asked, folds = state.asked, state.folds
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
@@ -470,8 +467,7 @@ class NewtonPath(ProximalNewton):
         changed.wanted[:] = False
         this = Exchange(self._problems(problem, state.strengths), state, changed, exchanges, blocks)
         for row, about in exchanges.items():
-            if not self._advance(this, row, state.problem(row), about):
-                return self._restarted(problem, state)
+            self._advance(this, row, state.problem(row), about)
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
@@ -485,16 +481,15 @@ class NewtonPath(ProximalNewton):
             state = state._replace(strengths=strengths, stage=SOLVING)
         if state.stage == SOLVING:
             this = this._replace(problems=self._problems(problem, state.strengths), state=state)
-            if not self._opens(this):
-                return self._restarted(problem, this.old)
+            self._opens(this)
             if (state.status == CLOSED).all():
                 state = state._replace(stage=VALIDATING if folds > 1 else DONE)
         return _with_blocks(state, blocks)
 
-    def _advance(self, this: Exchange, row: int, own: NewtonState, about: Replies) -> bool:
+    def _advance(self, this: Exchange, row: int, own: NewtonState, about: Replies) -> None:
         """Take a step of a problem into its row: it closes, or goes on, perhaps with another Hessian.
 
-        False if others answer now, or answers contradict each other: of all problems, for they share the clients.
+        Where others answer now, or answers contradict each other, all problems restart, for they share the clients.
         """
         state = this.state
         fold = row % state.folds
@@ -507,8 +502,6 @@ class NewtonPath(ProximalNewton):
             if fold:
                 error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
             raise
-        if own.population < 0.0:
-            return False
         squares = bool(own.facts[0] == LINKS.index("identity"))
         # The strengths follow from the gradients of null models, which are asked for.
         near = squares and state.stage != NULL
@@ -550,7 +543,6 @@ class NewtonPath(ProximalNewton):
         if goes_on:
             state.wanted[row] = wanted
             state.shares[row] = shares
-        return True
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
@@ -612,8 +604,8 @@ class NewtonPath(ProximalNewton):
         own = cache(lambda number: with_strength(psi.regularizer, known[number]).bind(problem.layout, scope=psi.scope))
         return lambda number: problem._replace(psi=own(number))
 
-    def _opens(self, this: Exchange) -> bool:
-        """Open as many further problems as a message may carry, and one of each fold; False as of a step."""
+    def _opens(self, this: Exchange) -> None:
+        """Open as many further problems as a message may carry, and one of each fold."""
         state, folds = this.state, this.state.folds
         used = sum(state.bytes_of(row) for row in state.rows(OPEN))
         alone = set(range(folds)) - {row % folds for row in state.rows(OPEN)}
@@ -629,12 +621,10 @@ class NewtonPath(ProximalNewton):
             state.owners[row] = state.owners[near]
             own = state.problem(row)._replace(point=start, trial=start, mask=this.old.mask[near])
             own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
-            if not self._advance(this, row, own, this.replies[near]):
-                return False
+            self._advance(this, row, own, this.replies[near])
             if state.status[row] == OPEN:
                 used += state.bytes_of(row)
                 alone.discard(fold)
-        return True
 
     def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
         """Return a reply apart for each problem that was asked about."""
@@ -661,6 +651,9 @@ class NewtonPath(ProximalNewton):
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
+        who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
+        if who != state.population.tolist():
+            raise Restart("Of models of all clients only all of them can say how good they are, and others answer")
         folds = state.folds - 1
         strengths = len(state.strengths)
         losses = np.concatenate([uplink.vectors["held_out"].reshape(folds, strengths) for uplink in uplinks])

@@ -385,9 +385,9 @@ def test_what_is_known_is_asked_again_where_other_clients_answer():
     psi = L1(0.2)
     w = np.zeros(objective.layout.size)
     state, _ = exchanged(objective, psi, w)
-    for weight, known in ((1.0, True), (0.5, False)):
-        uplink = Uplink(asking.answer(objective, w, True), None, 1, weight=weight)
-        assert (asking.opened(state, psi.bind(objective.layout), Replies([uplink])) is not None) == known
+    same, other = (Replies([Uplink(asking.answer(objective, w, True), None, 1, weight=own)]) for own in (1.0, 0.5))
+    asking.opened(state, psi.bind(objective.layout), same)
+    refused("have changed", asking.opened, state, psi.bind(objective.layout), other, kind=asking.Restart)
 
 
 @pytest.mark.parametrize(
