@@ -152,10 +152,7 @@ def held_out_losses(run: Run, w: Vector, rows: dict[int | None, float]) -> dict[
 
 
 def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix | None:
-    """Return mean, standard error and that of the difference to the smallest mean, of clients that always answered.
-
-    With a robust centre all means are that centre, those of the squares in the standard errors too. None of no losses.
-    """
+    """Return what :func:`errors_of` says of the losses of clients that always answered; None of no losses."""
     if not losses:
         return None
     nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
@@ -163,14 +160,7 @@ def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean:
         raise ConfigurationError("no client has answered at every strength, so nothing is compared")
     weights = np.array([losses[0][node][0] for node in nodes])
     rows = np.array([[own[node][1] for own in losses] for node in nodes])
-    if mean.aggregation == "mean":
-        return np.array(errors_of(rows, weights))
-    shares = (weights / weights.sum()).tolist()
-    level = mean.of(list(rows), shares)
-    apart = rows - rows[:, [int(np.argmin(level))]]
-    scale = math.fsum(share**2 for share in shares) * len(nodes) / max(1, len(nodes) - 1) * (len(nodes) > 1)
-    errors = [np.sqrt(scale * mean.of(list((own - mean.of(list(own), shares)) ** 2), shares)) for own in (rows, apart)]
-    return np.array([level, *errors])
+    return errors_of(rows, weights, mean)
 
 
 class PathPoint(NamedTuple):

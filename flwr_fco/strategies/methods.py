@@ -22,7 +22,7 @@ from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.algorithms.newton import ProximalNewton, newton_method
+from flwr_fco.algorithms.newton import NewtonPath, ProximalNewton, QuasiNewton
 from flwr_fco.algorithms.primal_averaging import GradientSteps, MirrorDescent, SubgradientSteps
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
@@ -727,7 +727,9 @@ class FedNewton(CompositeStrategy):
 
     def _kind(self) -> type[Algorithm]:
         kind = super()._kind()
-        return newton_method(self) if kind is ProximalNewton else kind
+        if kind is ProximalNewton and self.strengths is not None:
+            return NewtonPath
+        return QuasiNewton if kind is ProximalNewton and self.hessian == "none" else kind
 
     def _check(self) -> None:
         super()._check()

@@ -9,5 +9,5 @@
 """
 
 from flwr_fco.algorithms.newton.method import ProximalNewton as ProximalNewton
+from flwr_fco.algorithms.newton.method import QuasiNewton as QuasiNewton
 from flwr_fco.algorithms.newton.path import NewtonPath as NewtonPath
-from flwr_fco.algorithms.newton.path import newton_method as newton_method

@@ -24,7 +24,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,14 +168,10 @@ def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
     if not isinstance(reported, SparseVector) or reported.size % size:
         prefix = f"the server sends {reported.size} coordinates of points with {size} each"
         raise ProtocolError(f"{prefix}; expected the non-zeros of whole points")
-    points = []
-    ends = np.searchsorted(reported.indices, np.arange(0, reported.size + size, size))
-    for k, (begin, end) in enumerate(pairwise(ends.tolist())):
-        on = reported.indices[begin:end].astype(np.int64) - k * size
-        point = np.zeros(size)
-        point[on] = reported.values[begin:end]
-        points.append((point, on))
-    return points
+    sent = np.zeros(reported.size, dtype=np.bool_)
+    sent[reported.indices] = True
+    points, sets = dense(reported).reshape(-1, size), sent.reshape(-1, size)
+    return [(point, np.flatnonzero(on)) for point, on in zip(points, sets, strict=True)]
 
 
 # --- what of an answer is possible ------------------------------------------------------------------------------------

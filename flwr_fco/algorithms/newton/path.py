@@ -27,7 +27,7 @@ Softw. 2010) has the strengths and the one-standard-error rule.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,13 +37,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.problem import AtMost, Client, Memory, Moved, Problem, Sent, To
-from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.contract.replies import Mean, Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
-from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, QuasiNewton, unpacked
+from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.layout import NonZeros, Vector, dense
@@ -56,8 +55,6 @@ from flwr_fco.regularizers.base import with_strength
 Flags = NDArray[np.bool_]
 
 
-#: The Hessian of a problem that has been asked for none, such as a null model without an intercept.
-_UNKNOWN_BLOCK = Block(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
 #: What a run is about, in this order.
@@ -69,6 +66,7 @@ DONE = 3.0
 WAITING = 0.0
 OPEN = 1.0
 CLOSED = 2.0
+_MEAN = Mean()
 #: Sizes of working sets on the path: no model is its own one, for there are many.
 _SIZES = (0, 10)
 
@@ -93,10 +91,8 @@ class PathState(NamedTuple):
         Of each fold.
     wanted, held : ndarray of bool, shape (P, d)
         On which coordinates a Hessian is asked for next, and on which there is one.
-    owners : ndarray of float64, shape (P,)
-        The problem whose Hessian a problem's steps take.
     hessians : ndarray of float64
-        Those of the problems with one, as triangles, one after the other.
+        Those of the problems that own one, as triangles, one after the other.
     precise : ndarray of bool, shape (folds + 1,)
         Whether the Hessian of squares is asked for in double precision.
     gradients : ndarray of float64, shape (folds + 1, 3, count, d)
@@ -133,7 +129,6 @@ class PathState(NamedTuple):
     units: Matrix
     wanted: Flags
     held: Flags
-    owners: Vector
     hessians: Vector
     precise: Flags
     gradients: NDArray[np.float64]
@@ -155,13 +150,12 @@ class PathState(NamedTuple):
     @property
     def asked(self) -> list[int]:
         """The rows that a message is about, by their folds."""
+        rows = self.rows(OPEN)
         if self.stage == NULL:
-            return list(range(self.folds))
-        if self.stage == VALIDATING:
-            return [
-                row for fold in range(1, self.folds) for row in range(self.folds + fold, len(self.status), self.folds)
-            ]
-        return sorted(self.rows(OPEN), key=lambda row: (row % self.folds, row))
+            rows = [*range(self.folds)]
+        elif self.stage == VALIDATING:
+            rows = [row for row in range(self.folds, len(self.status)) if row % self.folds]
+        return sorted(rows, key=lambda row: (row % self.folds, row))
 
     def rows(self, *status: float) -> list[int]:
         """Return the rows of the problems of which so much is known."""
@@ -170,6 +164,10 @@ class PathState(NamedTuple):
     def squares(self, row: int) -> bool:
         """Whether the Hessian of a problem is that of all problems of its fold."""
         return bool(self.facts[row % self.folds, 0] == LINKS.index("identity"))
+
+    def owner(self, row: int) -> int:
+        """Return the problem whose Hessian a problem's steps take."""
+        return row % self.folds if self.squares(row) else row
 
     def wanted_of(self, row: int) -> tuple[Indices, Flags]:
         """Return on which coordinates a problem's Hessian is asked for, and which are new."""
@@ -199,16 +197,11 @@ class PathState(NamedTuple):
         block = _length_of_block(0.0, self.wanted_of(row)[1])
         return 2 * int(self.mask.shape[1]) + 8 * (size + block + NUMBERS)
 
-    def blocks(self) -> dict[int, Block]:
-        """Return the Hessians by the problems that own them; an empty one where nothing is known yet."""
-        blocks = defaultdict[int, Block](lambda: _UNKNOWN_BLOCK)
-        begin = 0
-        for row in np.flatnonzero(self.held.any(axis=1)).tolist():
-            on = np.flatnonzero(self.held[row])
-            end = begin + on.size * (on.size + 1) // 2
-            blocks[row] = Block(on, unpacked(self.hessians[begin:end]))
-            begin = end
-        return blocks
+    def blocks(self) -> list[Block]:
+        """Return the Hessians of all problems; an empty one where it has none of its own."""
+        sizes = self.held.sum(axis=1)
+        triangles = np.split(self.hessians, np.cumsum(sizes * (sizes + 1) // 2)[:-1])
+        return [Block(np.flatnonzero(on), unpacked(own)) for on, own in zip(self.held, triangles, strict=True)]
 
     def with_gradient(self, fold: int, point: Vector, about: Replies) -> PathState:
         """Return the state with one more gradient of a fold in the place of the first."""
@@ -283,7 +276,7 @@ class Exchange(NamedTuple):
         The states before it, and after it as far as it is made.
     replies : dict of int to Replies
         What has come about each problem, by its row.
-    blocks : dict of int to Block
+    blocks : list of Block
         The Hessians by the rows that own them.
     """
 
@@ -291,7 +284,7 @@ class Exchange(NamedTuple):
     old: PathState
     state: PathState
     replies: dict[int, Replies]
-    blocks: dict[int, Block]
+    blocks: list[Block]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,11 +311,7 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points = asking.parted(vectors, "primal", size)
-        nothing = [(np.zeros(1), np.zeros(0, dtype=np.int64))] * len(points)
-        wanted, bits = (
-            asking.parted(vectors, name, size) if name in vectors else nothing for name in ("wanted", "bits")
-        )
+        points, wanted, bits = (asking.parted(vectors, name, size) for name in ("primal", "wanted", "bits"))
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server sends {len(points)} points, of folds with {counts} of them")
         left_out = [np.zeros(0, dtype=np.int64), *folds_of(objective, len(counts) - 1, client.seed)]
@@ -370,7 +359,6 @@ class NewtonPath(ProximalNewton):
             **rows,
             wanted=wanted,
             held=np.zeros_like(wanted),
-            owners=np.arange(float(problems)),
             hessians=NOTHING,
             precise=np.zeros(folds, dtype=np.bool_),
             gradients=np.zeros((folds, 3, 0, d)),
@@ -387,22 +375,21 @@ class NewtonPath(ProximalNewton):
         points, masks = (state.point, state.point) if validates else (state.trial, state.mask)
         inside = [np.flatnonzero(masks[row]) for row in asked]
         values = [points[row, on] for row, on in zip(asked, inside, strict=True)]
-        vectors: dict[str, Any] = {"primal": _laid_out(inside, d, values)}
-        if not validates and state.wanted.any():
-            sets = [state.wanted_of(row) for row in asked]
-            single = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _NEW for row in asked]
-            kinds = [np.where(new, kind, _KNOWN) for kind, (_, new) in zip(single, sets, strict=True)]
-            vectors["wanted"] = _laid_out([on for on, _ in sets], d, kinds)
+        sets = [state.wanted_of(row) for row in asked]
+        single = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _NEW for row in asked]
+        kinds = [np.where(new, kind, _KNOWN) for kind, (_, new) in zip(single, sets, strict=True)]
+        # The strengths follow from the gradients of null models.
+        bits = _DOUBLE if state.stage == NULL else _HALF
+        whole = [np.zeros(int(not (validates or state.shares[row].any())), dtype=np.int64) for row in asked]
+        vectors: dict[str, Any] = {
+            "primal": _laid_out(inside, d, values),
+            "wanted": _laid_out([on for on, _ in sets], d, kinds),
+            "bits": _laid_out(whole, d, [np.full(on.size, bits) for on in whole]),
+        }
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(asked))}
         numbers |= {"first": float(state.population[0] < 0.0), "validate": float(validates)}
-        whole = [k for k, row in enumerate(asked) if not (validates or state.shares[row].any())]
-        if whole:
-            # The strengths follow from the gradients of null models.
-            bits = _DOUBLE if state.stage == NULL else _HALF
-            on = np.array(whole, dtype=np.int32) * d
-            vectors["bits"] = NonZeros(on, np.full(on.size, bits), len(asked) * d)
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
@@ -441,7 +428,7 @@ class NewtonPath(ProximalNewton):
                 if "block" in vectors:
                     count = state.mask.shape[1] - num_intercepts(problem.layout)
                     on, new = state.wanted_of(row)
-                    block = _grown(None, on, new, vectors["block"]).hessian[np.ix_(new, new)]
+                    block = _grown(0.0, on, new, vectors["block"]).hessian[np.ix_(new, new)]
                     check_hessian(block, on[new], vectors, count)
 
     def _after(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
@@ -459,9 +446,8 @@ class NewtonPath(ProximalNewton):
         blocks = state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
-                same = range(row % folds, len(state.status), folds) if state.squares(row) else [row]
-                blocks[same[0]] = _grown(blocks.get(same[0]), *state.wanted_of(row), about.sum("block"))
-                changed.owners[list(same)] = same[0]
+                owner = state.owner(row)
+                blocks[owner] = _grown(blocks[owner].hessian, *state.wanted_of(row), about.sum("block"))
             if state.squares(row) and not state.shares[row].any():
                 changed = changed.with_gradient(row % folds, state.trial[row], about)
         changed.wanted[:] = False
@@ -494,7 +480,7 @@ class NewtonPath(ProximalNewton):
         state = this.state
         fold = row % state.folds
         problem = this.problems(row // state.folds)
-        block = this.blocks[int(state.owners[row])]
+        block = this.blocks[state.owner(row)]
         began = distance(own)
         try:
             own = self._rule(state.stage)._step(problem, own, about, block)
@@ -618,7 +604,7 @@ class NewtonPath(ProximalNewton):
                 continue
             near = max(other for other in this.replies if other % folds == fold and other < row)
             start = this.old.trial[near]
-            state.owners[row] = state.owners[near]
+            this.blocks[state.owner(row)] = this.blocks[state.owner(near)]
             own = state.problem(row)._replace(point=start, trial=start, mask=this.old.mask[near])
             own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
             self._advance(this, row, own, this.replies[near])
@@ -629,19 +615,21 @@ class NewtonPath(ProximalNewton):
     def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
         """Return a reply apart for each problem that was asked about."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        at = dict.fromkeys(vectors, 0)
+        at = Counter[str]()
         parts = list[dict[str, Vector]]()
-        ranks = iter(vectors.get("ranks", NOTHING).tolist())
+
+        def taken(name: str, size: int) -> Vector:
+            at[name] += size
+            return vectors[name][at[name] - size : at[name]]
+
         for row in state.asked:
-            own = dict[str, Vector]()
-            sizes = self._sizes(problem, state, row)
-            if "block" in sizes:
-                sizes["block"] = _length_of_block(next(ranks), state.wanted_of(row)[1])
-            for name, size in sizes.items():
-                own[name] = vectors[name][at[name] : at[name] + size]
-                at[name] += size
+            own = {
+                name: taken(name, size) for name, size in self._sizes(problem, state, row).items() if name != "block"
+            }
+            if "ranks" in own:
+                own["block"] = taken("block", _length_of_block(own["ranks"][0], state.wanted_of(row)[1]))
             parts.append(own)
-        if any(at[name] != vectors[name].size for name in at if name != "shares"):
+        if any(own != vectors[name].size for name, own in at.items()):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return [uplink._replace(vectors=_whole(own, state, row)) for own, row in zip(parts, state.asked, strict=True)]
 
@@ -658,7 +646,7 @@ class NewtonPath(ProximalNewton):
         strengths = len(state.strengths)
         losses = np.concatenate([uplink.vectors["held_out"].reshape(folds, strengths) for uplink in uplinks])
         weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
-        held_out = np.array(errors_of(losses[weights > 0.0], weights[weights > 0.0]))
+        held_out = errors_of(losses[weights > 0.0], weights[weights > 0.0])
         return state._replace(held_out=held_out, stage=DONE, round=state.round + 1)
 
 
@@ -787,18 +775,18 @@ def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -
     return NonZeros(on_all, np.concatenate(values), len(indices) * size)
 
 
-def _grown(known: Block | None, on: Indices, new: Flags, entries: Vector) -> Block:
+def _grown(known: Matrix | float, on: Indices, new: Flags, entries: Vector) -> Block:
     """Return a Hessian with new rows and columns."""
     hessian = np.zeros((on.size, on.size))
     rows = _entries(new)
-    if known is not None and not new.all():
-        hessian[np.ix_(~new, ~new)] = known.hessian
+    if not new.all():
+        hessian[np.ix_(~new, ~new)] = known
     hessian[rows] = entries
     hessian[rows[::-1]] = entries
     return Block(on, hessian)
 
 
-def _with_blocks(state: PathState, blocks: dict[int, Block]) -> PathState:
+def _with_blocks(state: PathState, blocks: list[Block]) -> PathState:
     """Return the state with the Hessians that open problems take; one of squares is asked for by one problem."""
     folds = state.folds
     opened = state.asked if state.stage < VALIDATING else []
@@ -809,9 +797,9 @@ def _with_blocks(state: PathState, blocks: dict[int, Block]) -> PathState:
             state.wanted[later] = False
             state.status[later] = WAITING
     state.held[:] = False
-    owners = sorted({int(state.owners[row]) for row in opened} & set(blocks))
-    for owner in owners:
+    for owner in {state.owner(row) for row in opened}:
         state.held[owner, blocks[owner].on] = True
+    owners = np.flatnonzero(state.held.any(axis=1)).tolist()
     triangles = [blocks[owner].hessian[np.triu_indices(blocks[owner].on.size)] for owner in owners]
     return state._replace(hessians=np.concatenate([NOTHING, *triangles]))
 
@@ -824,13 +812,6 @@ def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> 
         raise ConfigurationError(f"no client has a row outside of fold {fold}; take fewer folds, or smaller clusters")
     pairs = zip(weights, parts, strict=True)
     return Replies([own._replace(weight=weight / total) for weight, own in pairs if weight > 0.0])
-
-
-def newton_method(options: Any) -> type[Algorithm]:
-    """Return the method for the options of a FedNewton: of a path, or of one strength, with or without blocks."""
-    if options.strengths is not None:
-        return NewtonPath
-    return ProximalNewton if options.hessian == "block" else QuasiNewton
 
 
 # --- folds, and what losses on them say of strengths -------------------------------------------------------------
@@ -860,11 +841,12 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     return [np.flatnonzero(own == fold) for fold in range(folds)]
 
 
-def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
+def errors_of(losses: Matrix, weights: Vector, mean: Mean = _MEAN) -> Matrix:
     """Return each strength's mean loss, its standard error, and that of its difference to the smallest mean loss.
 
     With weights p_c that sum to 1 and losses l_c: l = sum_c p_c l_c, and sqrt(C / (C - 1) sum_c p_c^2 (l_c - l)^2), the
-    usual standard error for equal weights. In differences of the same data the levels of the sites cancel.
+    usual standard error for equal weights. In differences of the same data the levels of the sites cancel. With another
+    centre both sums are that centre, of the second with the weights p_c^2 / sum_c p_c^2.
 
     Parameters
     ----------
@@ -872,19 +854,25 @@ def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
         Of each part of the data, at each strength.
     weights : ndarray of float64, shape (C,)
         Of each part.
+    mean : Mean
+        Their centre.
+
+    Returns
+    -------
+    ndarray of float64, shape (3, L)
 
     Examples
     --------
-    >>> errors_of(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5]))
-    (array([6.  , 5.25]), array([3.  , 3.25]), array([0.25, 0.  ]))
+    >>> errors_of(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5])).tolist()
+    [[6.0, 5.25], [3.0, 3.25], [0.25, 0.0]]
     """
-    shares = weights / weights.sum()
-    mean = shares @ losses
-    parts = shares.size
-    apart = losses - losses[:, [int(np.argmin(mean))]]
-    scale = math.sqrt(parts / (parts - 1)) if parts > 1 else 0.0
-    level, difference = (scale * np.sqrt(shares**2 @ (own - shares @ own) ** 2) for own in (losses, apart))
-    return mean, level, difference
+    parts, shares = weights.size, weights / weights.sum()
+    scale = float(shares @ shares) * parts / (parts - 1) if parts > 1 else 0.0
+    rows = [mean.of([*losses], shares)]
+    for own in (losses, losses - losses[:, [int(np.argmin(rows[0]))]]):
+        squares = (own - mean.of([*own], shares)) ** 2
+        rows.append(np.sqrt(scale * mean.of([*squares], shares**2 / (shares @ shares))))
+    return np.array(rows)
 
 
 def chosen(held_out: Vector, difference_error: Vector, rule: str) -> int:
