@@ -272,7 +272,7 @@ class Client:
             seed = self.disclosure.secret(context, drawn=folds > 0 and not down.numbers["first"])
             if folds > 0:
                 self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
-        up, after = run_half(method, down, objective, memory, rng, seed)
+        up = run_half(method, down, objective, memory, rng, seed)
         # A class that records no losses is not asked for one, as in the compiled loops.
         records_losses = type(objective).take_training_loss is not Objective.take_training_loss
         loss = objective.take_training_loss() if records_losses else None
@@ -280,7 +280,7 @@ class Client:
         held = objective.buffers() if plan.layout.passed_through else {}
         passed = {name: np.asarray(own) for name, own in held.items()}
         up = up._replace(examples=float(examples), metrics=metrics, pass_through=passed)
-        return as_it_leaves(context, number, down, memory, up, after)
+        return as_it_leaves(context, number, method, down, memory, up)
 
     def _method_of(self, plan: Plan) -> Algorithm:
         made = self._made
@@ -620,7 +620,7 @@ def remember(context: Context, stamp: str, before: ClientState | None, new: str,
 
 
 def as_it_leaves(
-    context: Context, number: int, down: Downlink, before: ClientState | None, up: Uplink, after: ClientState | None
+    context: Context, number: int, method: Algorithm, down: Downlink, before: ClientState | None, up: Uplink
 ) -> Uplink:
     """Return a reply in the precision of its message, once the memory that follows from it is kept.
 
@@ -630,21 +630,23 @@ def as_it_leaves(
         The client's.
     number : int
         The round.
+    method : Algorithm
+        The method.
     down : Downlink
         The task.
-    before, after : mapping of str to ndarray or SparseVector, or None
+    before : mapping of str to ndarray or SparseVector, or None
         The client's memory; None for a client that began, and for a method without memories.
     up : Uplink
         The reply.
     """
     dtype = down.dtype if down.plan.wire_dtype == "auto" else down.plan.wire_dtype
-    vectors = {name: locked(_rounded(vector, dtype)) for name, vector in up.vectors.items()}
+    up = up._replace(vectors={name: locked(_rounded(vector, dtype)) for name, vector in up.vectors.items()})
     if down.stamp is None:
-        return up._replace(vectors=vectors)
-    digest = digest_of(vectors, up.elapsed)
-    memory = after or {}
-    remember(context, down.stamp, before, stamp_of(digest, number, memory), memory)
-    return up._replace(vectors=vectors, digest=digest)
+        return up
+    digest = digest_of(up.vectors, up.elapsed)
+    after = method.remembered(down, before, up)
+    remember(context, down.stamp, before, stamp_of(digest, number, after), after)
+    return up._replace(digest=digest)
 
 
 def _rounded(vector: Any, dtype: str) -> Any:

@@ -28,12 +28,6 @@ Step = Callable[[Vector, Batch], None]
 Sent = dict[str, Vector]
 
 
-def as_sent(vector: Vector, plan: Plan) -> Vector:
-    """Round to the wire's precision, so that the client stores the same numbers that the server receives."""
-    # With "auto" a client with state sends all digits.
-    return (vector.astype(np.float32) if plan.wire_dtype == "float32" else vector).astype(np.float64, copy=False)
-
-
 class Moved(NamedTuple):
     """What a client says of its work.
 
@@ -121,7 +115,8 @@ class Client(NamedTuple):
 
     def as_sent(self, vector: Vector) -> Vector:
         """Round a vector to the wire's precision, so that both sides remember the same numbers."""
-        return as_sent(vector, self.plan)
+        # With "auto" a client with memories sends all digits.
+        return vector.astype(np.float32).astype(np.float64) if self.plan.wire_dtype == "float32" else vector
 
     # --- loops ----------------------------------------------------------------------------------------------------
 
@@ -361,8 +356,8 @@ def answer(
     memory: ClientState | None,
     rng: np.random.Generator,
     seed: int | None = None,
-) -> tuple[Uplink, Any]:
-    """Return a client's answer in a round, and what it remembers then; None for a method without memories.
+) -> Uplink:
+    """Return a client's answer in a round.
 
     Parameters
     ----------
@@ -392,18 +387,9 @@ def answer(
     if shard is not None and method.sparse in known.vectors:
         # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.
         sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * known.vectors[str(method.sparse)]}
-        known = known.without(method.sparse)
-    after: Any = None
-    if method.memory:
-        sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
-        after = method.remember(known, memory, sent, moved.elapsed)
-        if not isinstance(after, Mapping) or after.keys() != {*method.memory}:
-            who, named = f"{type(method).__name__}.remember", ", ".join(method.memory)
-            raise ConfigurationError(f"{who} returned {short(after)}; expected arrays by name: {named}")
     if shard is not None:
         sent = {name: shard.sparse(values, plan) for name, values in sent.items()}
-        after = after and {name: shard.sparse(values, plan) for name, values in after.items()}
-    return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics), after
+    return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics)
 
 
 def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
-from flwr_fco.core.layout import SparseVector, Vector, dense
+from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.arrays import stamp_of
@@ -172,7 +171,7 @@ class Ledger:
             assert up.node is not None
             key = up.node.key
             member = self.member(key)
-            after = dict(remembered(method, message, member.memory, up))
+            after = method.remembered(message, member.memory, up)
             sent = (*member.sent[1 - _SENT :], up.digest)
             stamp = stamp_of(up.digest, number, after)
             self.members[key] = Member(up.examples, stamp, self._kept(key, after), sent)
@@ -262,38 +261,3 @@ def named(keys: Iterable[Key]) -> str:
     """Return clients in words."""
     words = [f"partition {number}" if kind == 0 else f"node {number}" for kind, number in sorted(keys)]
     return ", ".join(words[:20]) + (f" and {len(words) - 20} more" if len(words) > 20 else "")
-
-
-def remembered(method: Algorithm, message: Downlink, memory: Mapping[str, Any] | None, up: Uplink) -> Mapping[str, Any]:
-    """Return a memory after a reply, as the client has computed it.
-
-    Parameters
-    ----------
-    method : Algorithm
-        The method.
-    message : Downlink
-        The whole message of the round.
-    memory : mapping of str to ndarray or SparseVector, or None
-        Before the round; None if the client began with it.
-    up : Uplink
-        The reply.
-    """
-    sent = {name: vector.astype(np.float64, copy=False) for name, vector in up.vectors.items()}
-    some = sent.get("increment")
-    if not isinstance(some, SparseVector):
-        known = None if memory is None else {name: dense(vector) for name, vector in memory.items()}
-        return method.remember(message, known, sent, up.elapsed)
-    # A client with sparse features knows its memory at their indices; elsewhere it does not change.
-    where = some.indices
-    held = {} if memory is None else memory
-    at = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
-    same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in held.values())
-    here = {name: vector.values if same else dense(vector)[where] for name, vector in held.items()}
-    values = {name: vector.values for name, vector in sent.items()}
-    after = method.remember(at.without(method.sparse), None if memory is None else here, values, up.elapsed)
-    if same:
-        return {name: replace(some, values=vector) for name, vector in after.items()}
-    whole = {name: np.array(dense(held[name])) for name in after}
-    for name, vector in after.items():
-        whole[name][where] = vector
-    return whole

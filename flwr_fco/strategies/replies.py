@@ -33,7 +33,6 @@ from flwr_fco.messages.arrays import (
 from flwr_fco.messages.protocol import MemoryLostError, Node, Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number, only
 from flwr_fco.messages.short import Form, Mask, read_reply
-from flwr_fco.strategies.ledger import remembered
 from flwr_fco.work import FirstOrder, Minimise, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
@@ -704,7 +703,7 @@ def _is_news(run: Any, member: Any, up: Uplink) -> bool:
     length = max(up.norms.values(), default=0.0)
     if length <= _NO_LENGTH * run.size or member.memory is None:
         return bool(length > _NO_LENGTH * run.size)
-    after = remembered(run.method, run.method.downlink(run.problem, run.state, None), member.memory, up)
+    after = run.method.remembered(run.method.downlink(run.problem, run.state, None), member.memory, up)
     moves = [dense(vector) - dense(member.memory[name]) for name, vector in after.items()]
     # Points that move together leave the slope between them as it is.
     changes = [euclidean_norm(move - moves[0]) for move in moves[1:]] or [euclidean_norm(moves[0])]

@@ -37,7 +37,6 @@ from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, chec
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import NON_NEGATIVE, checked, of_type, short
-from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplink, partition_of
@@ -324,11 +323,7 @@ class LocalTraining:
         passed = {entry.name for entry in plan.layout.passed_through}
         buffers = {name: array for name, array in buffers_of(self.model).items() if name in passed}
         up = Uplink(sent, moved.elapsed, moved.steps, examples=rows, metrics=reported, pass_through=buffers)
-        after: ClientState | None = None
-        if downlink.stamp is not None:
-            sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
-            after = self._method.remember(downlink, self._state, sent, moved.elapsed)
-        up = as_it_leaves(self._context, self.server_round, downlink, self._state, up, after)
+        up = as_it_leaves(self._context, self.server_round, self._method, downlink, self._state, up)
         return Message(encode_uplink(up), reply_to=self._message)
 
 

@@ -19,14 +19,14 @@ def find_solver(name):
 
     def solve(downlink, objective, memory, rng):
         numbers = {name.replace("-", "_"): value for name, value in downlink.numbers.items()}
-        return engine.answer(method_of(name, {**numbers, **downlink.plan.options}), downlink, objective, memory, rng)
+        method = method_of(name, {**numbers, **downlink.plan.options})
+        uplink = engine.answer(method, downlink, objective, memory, rng)
+        return uplink, method.remembered(downlink, memory, uplink) or None
 
     return solve
 
 
-MU = 0.5
-TOP = 8.0
-D = 6
+MU, TOP, D = 0.5, 8.0, 6
 EXACT = Minimise(tolerance=1e-13)
 #: For any method that minimises.
 NUMBERS = {"rho": 0.0, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}

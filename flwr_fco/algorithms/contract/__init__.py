@@ -26,16 +26,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import checked, enter, kinds_of
+from flwr_fco.core.layout import SparseVector, Vector, dense
+from flwr_fco.core.validation import checked, enter, kinds_of, short
 from flwr_fco.errors import ConfigurationError, in_words
-from flwr_fco.messages.protocol import Downlink, Option
+from flwr_fco.messages.protocol import Downlink, Option, Received, ReceivedVectors, Uplink
 
 #: What clients run of a class, which they find by its name.
 _AT_CLIENTS = ("local", "remember", "memory", "sparse")
@@ -199,6 +201,48 @@ class Algorithm(ABC):
             Sum of the client's step sizes; None after a minimisation.
         """
         return {}
+
+    def remembered(self, downlink: Downlink, memory: Mapping[str, Any] | None, up: Uplink) -> dict[str, Any]:
+        """Return a client's memory after its reply, by :meth:`remember`: at the client and in the ledger the same bits.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        memory : mapping of str to ndarray or SparseVector, or None
+            Before the round; None if the client began with it.
+        up : Uplink
+            The reply.
+
+        Raises
+        ------
+        ConfigurationError
+            If :meth:`remember` returns other vectors than those of `memory`.
+        """
+        some: Any = up.vectors.get("increment")
+        held = {} if memory is None else memory
+        where: Any = slice(None)
+        if is_sparse := isinstance(some, SparseVector):
+            # A client with sparse features knows its memory at their indices; elsewhere it does not change.
+            where, vectors = some.indices, ReceivedVectors(downlink.vectors)
+            downlink = downlink._replace(vectors={name: vectors.at(name, where) for name in vectors})
+            downlink = downlink.without(self.sparse)
+        at = (isinstance(own, SparseVector) and np.array_equal(own.indices, where) for own in held.values())
+        same = is_sparse and all(at)
+        known = {name: own.values if same else dense(own)[where] for name, own in held.items()}
+        sent = {name: getattr(own, "values", own).astype(np.float64, copy=False) for name, own in up.vectors.items()}
+        after: Any = self.remember(downlink, None if memory is None else Received(known), sent, up.elapsed)
+        if not isinstance(after, Mapping) or after.keys() != {*self.memory}:
+            prefix = f"{type(self).__name__}.remember returned {short(after)}"
+            raise ConfigurationError(f"{prefix}; expected arrays by name: {', '.join(self.memory)}")
+        if not is_sparse:
+            return dict(after)
+        if same:
+            return {name: replace(some, values=own) for name, own in after.items()}
+        whole = {name: np.array(dense(held[name])) for name in after}
+        for name, own in after.items():
+            whole[name][where] = own
+        return whole
 
     # --- what else a method may say -------------------------------------------------------------------------------
 
