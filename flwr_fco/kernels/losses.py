@@ -16,6 +16,7 @@ import numpy as np
 
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.passes import copy
+from flwr_fco.kernels.prox import clamp
 
 
 @njit(cache=True)
@@ -36,10 +37,10 @@ def slope(code, parameter, score, target):  # type: ignore[no-untyped-def]
         small = math.exp(-abs(score))
         return -target * (small if target * score > 0.0 else 1.0) / (1.0 + small)
     if code == 2:
-        return min(max(score - target, -parameter), parameter)
+        return clamp(score - target, -parameter, parameter)
     if code == 3:
-        return math.exp(min(score, parameter)) - target
-    return -2.0 * target * max(0.0, 1.0 - target * score)
+        return math.exp(clamp(score, -np.inf, parameter)) - target
+    return -2.0 * target * clamp(1.0 - target * score, 0.0, np.inf)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
@@ -145,16 +146,12 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
 
 
 @njit(cache=True)
-def logistic_losses(scores, signs):  # type: ignore[no-untyped-def]
-    """Replace scores, shape (b,), by the derivatives of their logistic losses, and return these."""
-    losses = np.empty(scores.shape[0])
+def slopes(code, parameter, scores, targets):  # type: ignore[no-untyped-def]
+    """Return :func:`slope` of each row."""
+    result = np.empty(scores.shape[0])
     for i in range(scores.shape[0]):
-        margin = signs[i] * scores[i]
-        # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
-        small = math.exp(-abs(margin))
-        losses[i] = math.log1p(small) + max(-margin, 0.0)
-        scores[i] = -signs[i] * (small if margin > 0.0 else 1.0) / (1.0 + small)
-    return losses
+        result[i] = slope(code, parameter, scores[i], targets[i])
+    return result
 
 
 @njit(cache=True)

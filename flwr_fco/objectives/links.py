@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import cross_entropies, logistic_losses
+from flwr_fco.kernels.losses import cross_entropies, slopes
 
 #: Of one number, or of one for each output, a row.
 Scores = NDArray[np.float64]
@@ -140,8 +140,15 @@ class Coupled(Formulas):
         return lambda change, rows: self.curvature(s, y, change) * factors
 
 
+class _Coded(Link):
+    """A loss whose slope is compiled."""
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return np.asarray(slopes(self.code, self.parameter, s, y))
+
+
 @dataclass(frozen=True)
-class Squares(Link):
+class Squares(_Coded):
     """parameter / 2 (s - y)^2."""
 
     parameter: float = 2.0
@@ -158,9 +165,6 @@ class Squares(Link):
         with np.errstate(over="ignore"):
             return np.multiply(np.square(squares, out=squares), 0.5 * self.parameter, out=squares)
 
-    def slope(self, s: Scores, y: Targets) -> Scores:
-        return np.asarray((s - y) * self.parameter)
-
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         return change * self.parameter
 
@@ -174,7 +178,7 @@ class Squares(Link):
 
 
 @dataclass(frozen=True)
-class HuberLoss(Link):
+class HuberLoss(_Coded):
     """r^2 / 2 for |r| <= parameter, and parameter (|r| - parameter / 2) beyond, with r = s - y.
 
     A Newton step is taken with a little of parameter / |r|, `beyond`, where the curvature is 0. With all of it the
@@ -192,9 +196,6 @@ class HuberLoss(Link):
         inside = np.minimum(size, self.parameter)
         return np.asarray(inside * (size - 0.5 * inside))
 
-    def slope(self, s: Scores, y: Targets) -> Scores:
-        return np.clip(s - y, -self.parameter, self.parameter)
-
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         size = np.abs(s - y)
         rest = self.beyond * self.parameter / np.maximum(size, self.parameter)
@@ -207,7 +208,7 @@ class HuberLoss(Link):
         return replace(self, beyond=0.01)
 
 
-class PoissonLoss(Link):
+class PoissonLoss(_Coded):
     """Half the deviance mu - y + y log(y / mu) of counts with mu = exp(s); beyond s = 300 it goes on by its tangent."""
 
     code = 3
@@ -229,9 +230,6 @@ class PoissonLoss(Link):
         apart = inside - np.log(np.where(some, y, 1.0))
         return np.asarray(np.where(some, y * (np.expm1(apart) - apart), rates) + (s - inside) * (rates - y))
 
-    def slope(self, s: Scores, y: Targets) -> Scores:
-        return np.asarray(np.exp(np.minimum(s, self.parameter)) - y)
-
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         return np.asarray(np.exp(np.minimum(s, self.parameter)) * change)
 
@@ -245,7 +243,7 @@ class PoissonLoss(Link):
         return np.exp(s)
 
 
-class _Signs(Link):
+class _Signs(_Coded):
     """A loss of y s, for classes coded as 0 and 1 or as -1 and +1, whose formulas take signs."""
 
     targets = "labels"
@@ -263,25 +261,14 @@ class _Signs(Link):
         return {"accuracy": mean((s > 0.0) == (y > 0.0))}
 
 
-class _Together(Link):
-    """A loss whose value and slope share exponentials."""
-
-    def value(self, s: Scores, y: Targets) -> Vector:
-        return self.value_and_slope(s, y)[0]
-
-    def slope(self, s: Scores, y: Targets) -> Scores:
-        return self.value_and_slope(s, y)[1]
-
-
-class LogisticLoss(_Together, _Signs):
+class LogisticLoss(_Signs):
     """log(1 + exp(-y s))."""
 
     code = 1
     bounds = (0.25, 0.25)
 
-    def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
-        slopes = s.copy()
-        return logistic_losses(slopes, y), slopes
+    def value(self, s: Scores, y: Targets) -> Vector:
+        return np.logaddexp(0.0, -y * s)
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         from scipy.special import expit
@@ -301,9 +288,6 @@ class SquaredHingeLoss(_Signs):
     def value(self, s: Scores, y: Targets) -> Vector:
         return np.square(np.maximum(0.0, 1.0 - y * s))
 
-    def slope(self, s: Scores, y: Targets) -> Scores:
-        return np.asarray(-2.0 * y * np.maximum(0.0, 1.0 - y * s))
-
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         return np.asarray(2.0 * (y * s < 1.0) * change)
 
@@ -313,7 +297,7 @@ class SquaredHingeLoss(_Signs):
 
 
 @dataclass(frozen=True)
-class Categories(_Together):
+class Categories(Link):
     """The cross entropy log sum_c exp(s_c) - s_y of classes 0 .. outputs - 1."""
 
     outputs: int = 2
@@ -327,6 +311,12 @@ class Categories(_Together):
             prefix = f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}"
             raise ConfigurationError(f"{prefix}; {_NAMES}")
         return np.require(targets, np.int64, ["C", "W"])
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        return self.value_and_slope(s, y)[0]
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return self.value_and_slope(s, y)[1]
 
     def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
         slopes = s.copy()
