@@ -19,11 +19,17 @@ _FAR = 600.0
 
 
 @njit(cache=True)
-def _add(share, row, running):  # type: ignore[no-untyped-def]
-    """Add share (1, row) to a running sum."""
+def _add(score, share, row, top, running):  # type: ignore[no-untyped-def]
+    """Add share exp(score - top) (1, row) to running sums, of which all are relative to the top; return the new top."""
+    if score > top:
+        for c in range(running.shape[0]):
+            running[c] *= math.exp(top - score)
+        top = score
+    share = share * math.exp(score - top)
     running[0] += share
     for c in range(row.shape[0]):
         running[1 + c] += share * row[c]
+    return top
 
 
 @njit(cache=True)
@@ -48,29 +54,24 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
     tops : ndarray of float64, shape (G,)
         Written: the largest score of a stratum so far.
     """
-    running = np.zeros(1 + values.shape[1])
+    # The last one is the largest size of the sum so far.
+    running = np.zeros(2 + values.shape[1])
     top = -np.inf
-    peak = 0.0
     still = 0
     for g in range(times.shape[0]):
         first, begin, end, late, stop = spans[g]
         if begin == first:
             running[:] = 0.0
             top = -np.inf
-            peak = 0.0
             still = first
         for place in range(begin, end):
             j = order[0, place]
-            if scores[j] > top:
-                running *= math.exp(top - scores[j])
-                peak *= math.exp(top - scores[j])
-                top = scores[j]
-            _add(weights[j] * math.exp(scores[j] - top), values[j], running)
-        peak = max(peak, running[0])
+            top = _add(scores[j], weights[j], values[j], top, running)
+        running[-1] = max(running[-1], running[0])
         for place in range(late, stop):
             j = order[1, place]
-            _add(-weights[j] * math.exp(scores[j] - top), values[j], running)
-        if stop > late and running[0] < _LEFT * peak:
+            top = _add(scores[j], -weights[j], values[j], top, running)
+        if stop > late and running[0] < _LEFT * running[-1]:
             running[:] = 0.0
             top = -np.inf
             # Who has not entered yet does not come back.
@@ -79,13 +80,9 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
             for place in range(still, end):
                 j = order[0, place]
                 if entry[j] < times[g]:
-                    top = max(top, scores[j])
-            for place in range(still, end):
-                j = order[0, place]
-                if entry[j] < times[g]:
-                    _add(weights[j] * math.exp(scores[j] - top), values[j], running)
-            peak = running[0]
-        sums[g] = running
+                    top = _add(scores[j], weights[j], values[j], top, running)
+            running[-1] = running[0]
+        sums[g] = running[:-1]
         tops[g] = top
 
 
