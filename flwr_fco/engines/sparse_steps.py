@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.kernels.dual_averaging import NOTHING, lazy_dual_averaging
-from flwr_fco.kernels.prox import grouped, separable
+from flwr_fco.kernels.prox import grouped, separable, taken
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
 from flwr_fco.objectives.base import Batch, Objective
@@ -82,9 +82,8 @@ class Shard:
         psi : bool, default True
             Whether psi acts.
         """
-        metric = self.metric if np.ndim(self.metric) == 0 else self.metric[on]
         point = np.empty_like(z)
-        separable(z, t, (self.terms.at(on) if psi else Terms()).rows(z.shape), metric, point)
+        separable(z, t, (self.terms.at(on) if psi else Terms()).rows(z.shape), taken(self.metric, on), point)
         if psi and self.groups is not None:
             present, numbers = np.unique(self.groups[on], return_inverse=True)
             grouped(point, 0.0, numbers, np.where(present < 0, 0.0, t * self.strengths[present]), point)
@@ -101,9 +100,7 @@ class Shard:
         if batch is None:
             return np.arange(self.indices.size)
         outputs, matrix = self.objective.num_outputs, self.objective.features
-        columns = np.unique(matrix[batch].indices).astype(np.int64)
-        intercepts = np.arange(matrix.shape[1] * outputs, self.indices.size)
-        positions = np.concatenate([flat_indices(columns, outputs), intercepts])
+        positions = flat_indices(np.unique(matrix[batch].indices).astype(np.int64), outputs)
         return positions if self.groups is None else closure(positions, self.groups)
 
     def dual_steps(
@@ -151,7 +148,7 @@ class Shard:
         if work.batch_size is not None and self.groups is None and loss is not None and loss[0] >= 0:
             code, parameter, matrix, *of_rows = loss
             (terms, own), size = self._compiled_terms[psi], min(work.batch_size, rows)
-            given = (code, parameter, *of_rows), (matrix.indptr, matrix.indices, matrix.data), self.objective.intercept
+            given = (code, parameter, *of_rows), (matrix.indptr, matrix.indices, matrix.data)
             for used in work.epoch_sizes(rows):
                 order = rng.permutation(rows)[:used]
                 elapsed = downlink.elapsed + client_lr * steps
@@ -173,7 +170,7 @@ class Shard:
 
     @cached_property
     def _compiled_terms(self) -> dict[bool, tuple[tuple[Any, ...], tuple[float, ...]]]:
-        """For the compiled loop the terms with and without psi, and those of the intercept."""
+        """For the compiled loop the terms with and without psi, and those of the last coordinate."""
         return {psi: self._compiled(self.terms if psi else Terms()) for psi in (False, True)}
 
     def _compiled(self, terms: Terms) -> tuple[tuple[Any, ...], tuple[float, ...]]:
@@ -181,7 +178,7 @@ class Shard:
         table = np.vstack([terms.table((k,)), np.broadcast_to(self.metric, (1, k))])
         first, own = (tuple(map(float, column)) for column in (table[:, :1].sum(axis=1), table[:, -1:].sum(axis=1)))
         # A vector of thresholds takes longer for a large model.
-        same = (table[:, : k - self.objective.intercept] == table[:, :1]).all()
+        same = (table[:, : k - 1] == table[:, :1]).all()
         return first if same else tuple(table), own
 
     def proximal_steps(self, downlink: Downlink, primal: Vector, rng: np.random.Generator, psi: bool) -> int | None:
@@ -255,14 +252,13 @@ def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     if terms is None or type(h) not in (Euclidean, DiagonalMetric):
         return f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
     outputs, (_, width), size = objective.num_outputs, objective.features.shape, plan.layout.size
-    columns = np.unique(objective.features.indices).astype(np.int64)
+    columns = np.unique(np.append(objective.features.indices, np.arange(width, width + objective.intercept)))
     known = -1
     while groups is not None and known != columns.size:
         # All columns that share a group with one of them.
         known = columns.size
-        indices = closure(flat_indices(columns, outputs), groups)
-        columns = np.unique(indices[indices < width * outputs] // outputs)
-    indices = np.concatenate([flat_indices(columns, outputs), np.arange(width * outputs, size)])
+        columns = np.unique(closure(flat_indices(columns, outputs), groups) // outputs)
+    indices = flat_indices(columns, outputs)
     if groups is not None and 2 * indices.size > size:
         return f"the groups of its features have {indices.size:,} of the model's coordinates"
     metric = h.weights[indices] if isinstance(h, DiagonalMetric) else 1.0

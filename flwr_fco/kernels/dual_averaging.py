@@ -105,7 +105,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")
 def lazy_dual_averaging(  # type: ignore[no-untyped-def]
-    loss, stored, intercept, own, order, batch_size, terms, elapsed, client_lr, shift, dual
+    loss, stored, own, order, batch_size, terms, elapsed, client_lr, shift, dual
 ):
     """Run local dual averaging over the rows in `order`, retrieving only touched coordinates; return the step count.
 
@@ -119,58 +119,49 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
         Code and parameter of the link, targets, weights and offset, as in :func:`~flwr_fco.kernels.losses.add_batch`.
     stored : tuple of ndarray
         The starts, indices and values of :func:`row_scores`.
-    intercept : bool
-        Whether the last coordinate of the dual is an intercept.
     own : tuple of float
-        The intercept's terms.
+        The terms of the last coordinate, which may be an intercept's, a column of ones.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
     terms : tuple
         Thresholds, shrinkages, lower and upper bounds of psi, and h's weights: five floats for all coordinates but the
-        intercept, or five arrays of the dual's length.
+        last, or five arrays of the dual's length.
     elapsed, client_lr : float
         The weight of psi at the first step, the step size.
     shift : ndarray of float64, shape of dual or (0,)
         Subtracted from the dual in each step; empty for none.
-    dual : ndarray of float64, shape (d,) or (d + 1,)
-        The dual at the columns, then at the intercept if there is one; changed in place.
+    dual : ndarray of float64, shape (d,)
+        The dual at the columns; changed in place.
     """
     (code, parameter, targets, weights, offset), (starts, indices, values) = loss, stored
     threshold, shrinkage, lower, upper, metric = terms
     tracked = shift.shape[0] > 0
     last = np.zeros(shift.shape[0], np.int64)
-    columns = dual.shape[0] - 1
+    end = dual.shape[0] - 1
     slopes = np.empty(min(batch_size, order.shape[0]))
     steps = 0
     for start in range(0, order.shape[0], batch_size):
         rows = order[start : start + batch_size]
         t = elapsed + client_lr * steps
-        base = 0.0
-        if intercept:
-            if tracked and steps > 0:
-                dual[columns] -= shift[columns]
-            base = point(dual[columns], t, own[0], own[1], own[2], own[3], own[4])
         for i in range(rows.shape[0]):
             row = rows[i]
-            score = base + offset[row]
+            score = offset[row]
             if tracked:
                 for j in indices[starts[row] : starts[row + 1]]:
                     dual[j] -= (steps - last[j]) * shift[j]
                     last[j] = steps
             for p in range(starts[row], starts[row + 1]):
                 j = np.uintp(indices[p])
+                if indices[p] == end:
+                    score += values[p] * point(dual[j], t, own[0], own[1], own[2], own[3], own[4])
+                    continue
                 a, b, low, high = at(threshold, j), at(shrinkage, j), at(lower, j), at(upper, j)
                 score += values[p] * point(dual[j], t, a, b, low, high, at(metric, j))
             slopes[i] = -client_lr / rows.shape[0] * weights[row] * slope(code, parameter, score, targets[row])
         for i in range(rows.shape[0]):
             for p in range(starts[rows[i]], starts[rows[i] + 1]):
                 dual[np.uintp(indices[p])] += slopes[i] * values[p]
-            if intercept:
-                dual[columns] += slopes[i]
         steps += 1
-    if tracked:
-        if intercept:
-            last[columns] = steps - 1
-        for j in range(last.shape[0]):
-            dual[j] -= (steps - last[j]) * shift[j]
+    for j in range(last.shape[0]):
+        dual[j] -= (steps - last[j]) * shift[j]
     return steps

@@ -270,7 +270,7 @@ def columns_of(block: Any, columns: NDArray[np.int64]) -> Any:
     found = block if columns.size - ones == block.shape[1] else block[:, columns[: columns.size - ones]]
     if not ones:
         return found
-    column = np.ones((block.shape[0], ones))
+    column = np.ones((block.shape[0], ones), block.dtype)
     if isinstance(found, np.ndarray):
         return np.hstack([found, column])
     from scipy.sparse import csr_array, hstack

@@ -576,9 +576,13 @@ class Linear(Objective):
         return other, share * mean
 
     def on_columns(self, columns: NDArray[np.int64]) -> Self:
-        """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0."""
+        """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0.
+
+        An intercept is a column of ones, and has the number after the last one.
+        """
         other = copy.copy(self)
-        other._set_features(self.features[:, columns], columns.shape)
+        other.intercept = False
+        other._set_features(design.columns_of(self.features, columns), columns.shape)
         return other
 
     def moments(self) -> tuple[Vector, Vector]:
