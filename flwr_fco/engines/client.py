@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
+from itertools import count, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -129,7 +129,7 @@ class Client(NamedTuple):
         return {"increment": _made(gradient)}, Moved(self.rate, 1)
 
     def dual_steps(
-        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, every: bool = False
+        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, every: bool = False, pairs: bool = False
     ) -> tuple[Sent, Moved]:
         """Take steps z <- z - rate (g(retrieve(z, t)) + shift), on sparse features or in a compiled loop if possible.
 
@@ -143,10 +143,48 @@ class Client(NamedTuple):
             Whether psi acts.
         every : bool, default False
             Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
+        pairs : bool, default False
+            Whether a step takes two batches, as in :meth:`extragradient`, which has no shift.
         """
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
-        return self._dual_steps(dual, self.rate * np.broadcast_to(shift, dual.shape) if moves else None, psi, every)
+        move = self.rate * np.broadcast_to(shift, dual.shape) if moves else None
+        point = dual.copy()
+        done = None
+        if self.shard is not None:
+            done = self.shard.local_dual_steps(self.downlink, point, self.rng, move, psi)
+        elif not every and not pairs and (features := self._features) is not None:
+            done = features.dual_steps(self.downlink, point, self.rng, move, psi)
+        elif not every:
+            done = self.compiled_steps(point, move, psi, pairs)
+        if done is not None:
+            return self._moved(dual, point, done)
+        place = self._place(psi)
+        primal, half = place.put(dual), place.put(dual)
+        along = None if move is None else place.put(move)
+        rate, elapsed, add_gradient = self.rate, self.downlink.elapsed, self.objective.add_gradient
+        trajectory = list[Vector]()
+        numbers = count()
+
+        def step(there: Any, batch: Batch) -> None:
+            k = next(numbers)
+            place.retrieve(there, elapsed + rate * k, primal)
+            passed = there
+            if pairs:
+                passed = half
+                half[:] = there
+            add_gradient(primal, batch[0] if pairs else batch, -rate, passed)
+            if along is not None:
+                there -= along
+            if every:
+                trajectory.append(place.get(passed) - dual)
+            if pairs:
+                # In place, so that arrays without psi are not copied again.
+                place.retrieve(half, elapsed + rate * (k + 1), half)
+                add_gradient(half, batch[1], -rate, there)
+
+        sent, moved = self.steps(dual, step, pairs=pairs, place=place)
+        return (sent | {"trajectory": np.array(trajectory)} if every else sent), moved
 
     def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
         """Take steps of dual extrapolation, with two new batches each.
@@ -158,73 +196,10 @@ class Client(NamedTuple):
         every : bool, default False
             Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
-        return self._dual_steps(dual, None, True, every, pairs=True)
-
-    def _dual_steps(
-        self, dual: Vector, move: Vector | None, psi: bool, every: bool, pairs: bool = False
-    ) -> tuple[Sent, Moved]:
-        """Take steps on sparse features, in a compiled loop, or one by one; with `every` send all that they pass."""
-        point = dual.copy()
-        done = None
-        given = (self.rng, move, psi)
-        if self.shard is not None:
-            done = self.shard.local_dual_steps(self.downlink, point, *given)
-        elif not every and not pairs and (features := self._features) is not None:
-            done = features.dual_steps(self.downlink, point, *given)
-        elif not every:
-            done = self.compiled_steps(point, move, psi, pairs)
-        if done is not None:
-            return self._moved(dual, point, done)
-        place = self._place(psi)
-        trajectory = list[Vector]()
-        done = 0
-        there = place.put(dual)
-        along = None if move is None else place.put(move)
-        for passed in self.one_by_one(there, place, along, pairs):
-            done += 1
-            if every:
-                trajectory.append(place.get(passed) - dual)
-        sent, moved = self._moved(dual, place.get(there), done)
-        return (sent | {"trajectory": np.array(trajectory)} if every else sent), moved
-
-    def one_by_one(self, dual: Any, place: Place, shift: Any, pairs: bool) -> Iterator[Any]:
-        """Take local steps one by one: z <- z - rate g(retrieve(z, t)) - shift; yield each z.
-
-        In pairs they are those of dual extrapolation, with two new batches each: from the dual omega_k to omega_{k+1/2}
-        = omega_k - rate g(z_k), which is yielded, and with the operator at z_{k+1/2} from omega_k to omega_{k+1}.
-
-        Parameters
-        ----------
-        dual : ndarray of float64, shape (d,)
-            Changed in place. Or another kind of vector, that of the place; so is the shift.
-        place : Place
-            Where the vectors are.
-        shift : ndarray of float64, shape (d,), or None
-            The rate times a tracker.
-        pairs : bool
-            Whether a step takes two batches.
-        """
-        downlink = self.downlink
-        rate, retrieve, add_gradient = self.rate, place.retrieve, self.objective.add_gradient
-        primal, half = 1.0 * dual, 1.0 * dual
-        drawn = iter(self.objective.batches(self.rng, downlink.first_order, per_step=1 + pairs))
-        for k, batch in enumerate(drawn):
-            retrieve(dual, downlink.elapsed + rate * k, primal)
-            if pairs:
-                half[:] = dual
-                add_gradient(primal, batch, -rate, half)
-                yield half
-                # In place, so that arrays without psi are not copied again.
-                retrieve(half, downlink.elapsed + rate * (k + 1), half)
-                add_gradient(half, next(drawn), -rate, dual)
-                continue
-            add_gradient(primal, batch, -rate, dual)
-            if shift is not None:
-                dual -= shift
-            yield dual
+        return self.dual_steps(dual, every=every, pairs=True)
 
     def compiled_steps(self, dual: Vector, shift: Vector | None, psi: bool, pairs: bool) -> int | None:
-        """Take the steps of :meth:`one_by_one` in a compiled loop, with psi or without; return their number.
+        """Take the steps in a compiled loop, with psi or without; return their number.
 
         None, without a step, if psi, h or the objective is not for compiled loops.
         """

@@ -82,22 +82,20 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     edge = epoch
     count = order.shape[0]
     steps = 0
+    # Whether a step ends with this batch, and whether it began with it: of a pair, the first moves the point between.
+    ends = True
     while stop < count:
+        begins = ends
+        ends = not (pairs and begins)
         start = stop
         stop = min(stop + batch_size, edge, count)
         edge += epoch if stop == edge else 0
-        _retrieve(terms, p, radius, center, dual, elapsed + client_lr * steps, primal)
-        steps += 1
-        if pairs:
+        _retrieve(terms, p, radius, center, dual if begins else half, elapsed + client_lr * steps, primal)
+        steps += 1 if begins else 0
+        if not ends:
             copy(dual, half)
-            rows = order[start:stop]
-            add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, half)
-            _retrieve(terms, p, radius, center, half, elapsed + client_lr * steps, primal)
-            start = stop
-            stop = min(stop + batch_size, edge, count)
-            edge += epoch if stop == edge else 0
-        rows = order[start:stop]
-        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, dual)
+        rows, moved = order[start:stop], dual if ends else half
+        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, moved)
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
     return steps
