@@ -18,6 +18,10 @@ from flwr_fco.work import FirstOrder
 
 #: A batch for a stochastic gradient: any item yielded by the objective's own `batches`. None means all examples.
 Batch = Any
+#: Iterations of the power method that estimates an unknown constant.
+PROBES = 12
+#: Length of the finite differences that replace products with the Hessian, relative to 1 + ||w||.
+_PROBE_LENGTH = 1e-4
 
 
 class Place(NamedTuple):
@@ -76,36 +80,31 @@ class Line:
         self.w = w.copy()
         self.direction = direction.copy()
         #: The last step size, with the value and the derivatives there.
-        self._last: tuple[float, float, NDArray[np.float64]] = (math.nan, 0.0, w)
+        self._last: tuple[float, float, float, NDArray[np.float64]] = (math.nan, 0.0, 0.0, w)
 
-    def _at(self, step: float) -> tuple[float, NDArray[np.float64]]:
+    def _at(self, step: float) -> tuple[float, float, NDArray[np.float64]]:
         if step != self._last[0]:
-            self._last = step, *self._measured(step)
+            self._last = step, *self._measured(self.w + step * self.direction, step)
         return self._last[1:]
 
-    def _measured(self, step: float) -> tuple[float, NDArray[np.float64]]:
-        """Return the value and the gradient."""
-        value, gradient = self.objective.value_and_gradient(self.w + step * self.direction)
-        return value, np.array(gradient)
+    def _measured(self, w: Vector, step: float) -> tuple[float, float, NDArray[np.float64]]:
+        """Return the value, the derivative along the line, and what :meth:`gradient` takes: here the gradient."""
+        value, gradient = self.objective.value_and_gradient(w)
+        return value, float(gradient @ self.direction), np.array(gradient)
 
     def __call__(self, step: float) -> tuple[float, float]:
         """Return F_m and its derivative with respect to the step size, at w + step * direction."""
-        value, gradient = self._at(step)
-        return value, float(gradient @ self.direction)
+        return self._at(step)[:2]
 
-    def gradient(self, step: float, out: Vector | None = None) -> Vector:
-        """Return the full gradient at w + step * direction.
+    def gradient(self, step: float) -> Vector:
+        """Return the full gradient at w + step * direction, a new vector.
 
         Parameters
         ----------
         step : float
             The step size.
-        out : ndarray of float64, shape (layout.size,), optional
-            Where to write the result.
         """
-        out = np.empty_like(self.w) if out is None else out
-        out[:] = self._at(step)[1]
-        return out
+        return self._at(step)[2].copy()
 
     def turn(self, step: float, direction: Vector) -> Line:
         """Return a line from this line's point w + step * direction along another direction.
@@ -391,7 +390,18 @@ class Objective(ABC):
 
         By default it is the largest curvature that a power iteration on differences of full gradients finds there.
         """
-        return probed_curvature(self, w)
+        length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
+        direction = np.random.default_rng(0).standard_normal(w.size)
+        largest = 0.0
+        start = np.array(gradient_of(self, w))
+        for _ in range(PROBES):
+            direction /= float(np.linalg.norm(direction))
+            direction = (gradient_of(self, w + length * direction) - start) / length
+            size = float(np.linalg.norm(direction))
+            largest = max(largest, size)
+            if size == 0.0:
+                break
+        return largest
 
     def strong_convexity(self) -> float:
         """Return mu >= 0 with <grad(u) - grad(v), u - v> >= mu ||u - v||^2 for all u and v.
@@ -562,25 +572,3 @@ def num_intercepts(layout: Layout) -> int:
     """Return the size of the layout's last array if it is the intercept, else 0."""
     last = layout.optimized[-1]
     return last.size if last.name == "intercept" and last.block.stop == layout.size else 0
-
-
-#: Iterations of the power method that estimates an unknown constant.
-PROBES = 12
-#: Length of the finite differences that replace products with the Hessian, relative to 1 + ||w||.
-_PROBE_LENGTH = 1e-4
-
-
-def probed_curvature(objective: Objective, w: Vector) -> float:
-    """Return the largest ||g(w + s v) - g(w)|| / s found by a power iteration from a fixed direction."""
-    length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
-    direction = np.random.default_rng(0).standard_normal(w.size)
-    largest = 0.0
-    start = np.array(gradient_of(objective, w))
-    for _ in range(PROBES):
-        direction /= float(np.linalg.norm(direction))
-        direction = (gradient_of(objective, w + length * direction) - start) / length
-        size = float(np.linalg.norm(direction))
-        largest = max(largest, size)
-        if size == 0.0:
-            break
-    return largest

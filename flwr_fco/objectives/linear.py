@@ -93,6 +93,13 @@ class Linear(Objective):
         The matrix; shares memory with the argument if possible.
     targets : ndarray, shape (n,)
         As the link's formulas take them.
+    num_examples : int
+        The number of rows, over which the loss is a mean: not to be set.
+    num_outputs : int
+        Number of columns of the coefficients.
+    compiled : tuple
+        What compiled loops take of the loss: code, parameter, features, targets, weights and offset. Codes are those of
+        :func:`flwr_fco.kernels.losses.slope`, -1 if the link has no compiled slope, and -2 with several outputs.
 
     Raises
     ------
@@ -150,9 +157,6 @@ class Linear(Objective):
         self.weights = weights / self._mean_weight
         shape = (n,) if link.outputs == 1 else (n, link.outputs)
         self.offset = np.zeros(shape) if offset is None else design.as_numbers("offset", offset, shape)
-        # Passes do without ones and zeros.
-        self._weighs = sample_weight is not None
-        self._shifts = offset is not None
 
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
@@ -164,21 +168,9 @@ class Linear(Objective):
         self._size = features.shape[1] * outputs
 
     # Every round asks every client for these two, which a function in Python would answer more slowly.
-    num_examples: int = property(  # type: ignore[assignment]
-        attrgetter("_num_examples"), doc="The number of rows, over which the loss is a mean: not to be set."
-    )
-    compiled: tuple[Any, ...] = property(  # type: ignore[assignment]
-        _DATA,
-        doc="""What compiled loops take of the loss: code, parameter, features, targets, weights and offset.
-
-        Codes are those of :func:`flwr_fco.kernels.losses.slope`, -1 if the link has no compiled slope, and -2 with
-        several outputs.
-        """,
-    )
-
-    num_outputs: int = property(  # type: ignore[assignment]
-        attrgetter("link.outputs"), doc="Number of columns of the coefficients."
-    )
+    num_examples: int = property(attrgetter("_num_examples"), doc="The number of rows.")  # type: ignore[assignment]
+    compiled: tuple[Any, ...] = property(_DATA, doc="Code, parameter and rows.")  # type: ignore[assignment]
+    num_outputs: int = property(attrgetter("link.outputs"), doc="Columns of W.")  # type: ignore[assignment]
     quadratic = property(attrgetter("link.quadratic"), doc="Whether the Hessian is the same everywhere.")
     least = property(attrgetter("link.least"), doc="A number that no value without the l2 term is below.")
 
@@ -187,7 +179,7 @@ class Linear(Objective):
     def scores(self, w: Vector) -> Scores:
         """Return the scores W' x_i + b + o_i of all rows, shape (n,) or (n, outputs)."""
         self._check(w)
-        return self._shifted(self._predicted(w), slice(None))
+        return self._predicted(w) + self.offset
 
     def _predicted(self, w: Vector) -> Scores:
         """Return the scores of all rows, without offsets."""
@@ -225,12 +217,13 @@ class Linear(Objective):
         matrix = w[: self._size]
         return matrix if self.link.outputs == 1 else matrix.reshape(-1, self.link.outputs), w[self._size :]
 
-    def _shifted(self, scores: Scores, rows: Any) -> Scores:
-        return scores + self.offset[rows] if self._shifts else scores
+    def _scores(self, rows: Any, block: Any, w: Vector) -> Scores:
+        """Return the scores of some rows."""
+        return np.asarray(self._product(block, w) + self.offset[rows])
 
     def _weighted(self, each: NDArray[np.float64], rows: Any = slice(None)) -> NDArray[np.float64]:
         """Return numbers of some rows times the rows' weights."""
-        return np.asarray((each.T * self.weights[rows]).T) if self._weighs else each
+        return np.asarray((each.T * self.weights[rows]).T)
 
     def _mean(self, each: NDArray[Any]) -> float:
         """Return the mean of a number of each row, by the weights."""
@@ -260,7 +253,7 @@ class Linear(Objective):
             count = self.num_examples
         w = w.copy() if out is w else w
         for rows, block in self._blocks(batch):
-            scores = self._shifted(self._product(block, w), rows)
+            scores = self._scores(rows, block, w)
             y = self.targets[rows]
             if value:
                 each, slopes = link.value_and_slope(scores, y)
@@ -278,7 +271,8 @@ class Linear(Objective):
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
         """Return the gradient of the mean over a batch, plus l2 times the coefficients; a batch is row numbers."""
         self._check(w)
-        out = self._zeros(out)
+        out = np.zeros(w.size) if out is None else out
+        out[:] = 0.0
         self.add_gradient(w, batch, 1.0, out)
         return out
 
@@ -289,14 +283,9 @@ class Linear(Objective):
         stays in the cache between its two products.
         """
         self._check(w)
-        out = self._zeros(out)
-        return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
-
-    def _zeros(self, out: Vector | None) -> Vector:
-        if out is None:
-            return np.zeros(self.layout.size)
+        out = np.zeros(w.size) if out is None else out
         out[:] = 0.0
-        return out
+        return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
@@ -319,7 +308,7 @@ class Linear(Objective):
         stored = (rows.indptr, rows.indices, rows.data)
         scores = np.empty((batch.size, outputs))
         row_scores(*stored, batch, coefficients.reshape(-1, outputs), intercepts, scores)
-        scores = self._shifted(scores.reshape(-1) if outputs == 1 else scores, batch)
+        scores = (scores.reshape(-1) if outputs == 1 else scores) + self.offset[batch]
         slopes = self._weighted(self.link.slope(scores, self.targets[batch]), batch) * (scale / batch.size)
         self._add_ridge(w, scale, out)
         coefficients, intercepts = self._split(out)
@@ -358,21 +347,23 @@ class Linear(Objective):
         A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
         """
         self._check(w)
-        return _packed(self._hessian(self.link, w, indices))
+        return _packed(self._hessian(w, indices))
 
     def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the block with the link's steady curvature, which gives steps a length where phi'' is 0."""
-        return _packed(self._hessian(self.link.steady(), w, indices))
+        steady = copy.copy(self)
+        steady.link = self.link.steady()
+        return steady.hessian_block(w, indices)
 
-    def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the Hessian at `w` on some coordinates, with the curvature of a link."""
-        column, output = np.divmod(indices, link.outputs)
+    def _hessian(self, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the Hessian at `w` on some coordinates."""
+        column, output = np.divmod(indices, self.link.outputs)
         own = {c: np.flatnonzero(output == c) for c in np.unique(output).tolist()}
         products: dict[tuple[int, int], Any] = {(a, c): 0.0 for c in own for a in own if a <= c}
         for rows, block in self._blocks(least=_TOGETHER):
             taken = {c: design.columns_of(block, column[at]) for c, at in own.items()}
-            scores = self._shifted(self._product(block, w), rows)
-            for c, curved in zip(own, self._curvatures(link, scores, rows, own), strict=True):
+            scores = self._scores(rows, block, w)
+            for c, curved in zip(own, self._curvatures(scores, rows, own), strict=True):
                 for a in (a for a in own if a <= c):
                     products[a, c] += design.product_of(taken[a], curved[:, a], taken[c])
         hessian = np.empty((indices.size, indices.size))
@@ -383,16 +374,14 @@ class Linear(Objective):
         hessian[ridged, ridged] += self.l2
         return hessian
 
-    def _curvatures(
-        self, link: Formulas, scores: Scores, rows: Any, some: Iterable[int]
-    ) -> Iterator[NDArray[np.float64]]:
+    def _curvatures(self, scores: Scores, rows: Any, some: Iterable[int]) -> Iterator[NDArray[np.float64]]:
         """Yield the second derivatives of the mean loss by some outputs' scores and all, shape (b, outputs) each."""
         # One output at a time: of 1,000 classes all pairs would be 26 GB.
         for c in some:
             unit = np.zeros_like(scores)
-            unit.reshape(-1, link.outputs)[:, c] = 1.0
-            curved = self._weighted(link.curvature(scores, self.targets[rows], unit), rows) / self.num_examples
-            yield curved.reshape(-1, link.outputs)
+            unit.reshape(-1, self.link.outputs)[:, c] = 1.0
+            curved = self._weighted(self.link.curvature(scores, self.targets[rows], unit), rows) / self.num_examples
+            yield curved.reshape(unit.shape[0], -1)
 
     def row_gradients(self, w: Vector) -> NDArray[np.float64]:
         """Return the gradient of each row's part of the loss, shape (n, layout.size).
@@ -443,7 +432,7 @@ class Linear(Objective):
             gram = (design.dense(rows @ rows.T) + self.intercept) * np.outer(roots, roots)
             return float(np.linalg.eigvalsh(gram)[-1]) + self.l2
         if order <= LARGEST_GRAM:
-            return float(np.linalg.eigvalsh(flat._hessian(flat.link, np.zeros(order), np.arange(order)))[-1])
+            return float(np.linalg.eigvalsh(flat._hessian(np.zeros(order), np.arange(order)))[-1])
 
         # Imported here: a deployment imports this module for every message, but never needs this import.
         from scipy.sparse.linalg import LinearOperator, eigsh
@@ -529,7 +518,7 @@ class Linear(Objective):
             return 0.0 if self.intercept else self.l2
         factor = self._bounds()[0]
         if order <= LARGEST_GRAM and (n >= order or self.intercept):
-            spectrum = np.linalg.eigvalsh(self._hessian(self.link, np.zeros(order), np.arange(order)))
+            spectrum = np.linalg.eigvalsh(self._hessian(np.zeros(order), np.arange(order)))
             # For a singular matrix rounding leaves a small value of either sign.
             return float(spectrum[0]) if spectrum[0] > order * np.finfo(np.float64).eps * spectrum[-1] else 0.0
         if not self.intercept:
@@ -554,7 +543,7 @@ class Linear(Objective):
             y = self.targets[rows]
             slopes = np.zeros_like(self.offset[rows])
             for point, share in zip(points, shares, strict=True):
-                slopes += share * self.link.slope(self._shifted(self._product(block, point), rows), y)
+                slopes += share * self.link.slope(self._scores(rows, block, point), y)
             each = self.link.conjugate(slopes, y) - (slopes * self.offset[rows]).reshape(len(y), -1).sum(axis=1)
             total += float(self._weighted(each, rows).sum())
             self._add_product(block, self._weighted(slopes, rows) / self.num_examples, mixture)
@@ -658,23 +647,18 @@ class _LinearLine(Line):
         self.scores = scores
         self.change = model._predicted(direction)
 
-    def _measured(self, step: float) -> tuple[float, Scores]:
-        """Return the mean loss, and its derivatives with respect to the scores."""
+    def _measured(self, w: Vector, step: float) -> tuple[float, float, Scores]:
+        """Return the value, the derivative along the line, and the derivatives with respect to the scores."""
         model = self.model
         each, slopes = model.link.value_and_slope(self.scores + step * self.change, model.targets)
-        return model._mean(each), model._weighted(slopes) / model.num_examples
-
-    def __call__(self, step: float) -> tuple[float, float]:
-        model = self.model
-        loss, slopes = self._at(step)
-        w = self.w + step * self.direction
+        slopes = model._weighted(slopes) / model.num_examples
         ridge = model.l2 * float(w[: model._size] @ self.direction[: model._size])
-        return loss + model._ridge(w), float(np.vdot(slopes, self.change)) + ridge
+        return model._mean(each) + model._ridge(w), float(np.vdot(slopes, self.change)) + ridge, slopes
 
-    def gradient(self, step: float, out: Vector | None = None) -> Vector:
+    def gradient(self, step: float) -> Vector:
         model = self.model
-        slopes = self._at(step)[1]
-        out = model._zeros(out)
+        slopes = self._at(step)[2]
+        out = np.zeros(self.w.size)
         for rows, block in model._blocks():
             model._add_product(block, slopes[rows], out)
         model._add_ridge(self.w + step * self.direction, 1.0, out)
@@ -695,7 +679,7 @@ class _LinearLine(Line):
             # Its second derivatives are by all scores: one of each row says nothing.
             return super().diagonal(step)
         scores = self.scores + step * self.change
-        curved = model._curvatures(model.link, scores, slice(None), range(model.link.outputs))
+        curved = model._curvatures(scores, slice(None), range(model.link.outputs))
         each = np.column_stack([own[:, c] for c, own in enumerate(curved)]).reshape(scores.shape)
         diagonal = np.zeros(self.w.size)
         for rows, block in model._blocks():
@@ -840,7 +824,6 @@ class Poisson(Linear):
         rates = np.maximum(self.link.predicted(np.minimum(self.scores(w), self.link.parameter)), self.targets)
         flat = self._flat(1.0)
         flat.weights = rates * self.weights
-        flat._weighs = True
         return flat.batch_lipschitz(batch_size)
 
     @property

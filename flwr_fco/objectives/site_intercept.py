@@ -197,9 +197,8 @@ class SiteIntercept(Linear):
         """Return the predictions for the client's examples, with the best intercept."""
         return self.with_intercept.predict(np.append(w, self.own_intercept(w)))
 
-    def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        assert isinstance(link, Profiled)
-        each = link.each(self.scores(w), self.targets) / self.num_examples
+    def _hessian(self, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        each = self.link.each(self.scores(w), self.targets) / self.num_examples
         values = design.dense(self.features[:, indices]).astype(np.float64)
         mean_squares = each @ values**2
         values = self._centred(values, w)

@@ -14,7 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives import design
 from flwr_fco.objectives.linear import Linear
-from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets, examples_of
+from flwr_fco.objectives.links import Coupled, Scores, Targets, examples_of
 
 #: Share of a sum of squares below which a difference of two of them is rounding.
 _ROUNDING = 1e-9
@@ -300,7 +300,7 @@ class CoxRegression(Linear):
         found = self.link.evaluated(self.scores(w), values)
         return values, found, found.sums[:, 1:] / found.sums[:, :1]
 
-    def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _hessian(self, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         n = self.num_examples
         values, found, means = self.at_risk(w, indices)
         means = means * np.sqrt(found.mean)[:, None]
