@@ -173,6 +173,8 @@ def test_the_conjugate_at_a_mixture_is_the_closest_bound(cls, form, given):
     conjugate, mixture = objective.dual_terms([w, v], [0.5, 0.3])
     assert_allclose(mixture, 0.5 * plain.gradient(w) + 0.3 * plain.gradient(v), atol=1e-13)
     assert_allclose(plain.row_gradients(w).mean(axis=0), plain.gradient(w), atol=1e-13)
+    # Nothing of a lost model is finite by chance.
+    assert np.isnan(plain.gradient(w * np.nan)).any()
     by_convexity, same = Objective.dual_terms(objective, [w, v], [0.5, 0.3])
     assert_allclose(same, mixture, atol=1e-13)
     assert conjugate <= by_convexity + 1e-13
