@@ -663,7 +663,8 @@ def test_a_formula_of_all_sites_is_the_formula_of_all_rows():
     made = pd.concat([book.read(own) for own in COHORTS])
     assert tuple(made.columns) == book.features
     assert book.by_feature({"stage": 2.0}) == {"stage": 2.0}
-    assert Codebook({"a b": Column(), "x.y": Column()}, formula="`a b` * x.y").features == ("a b", "x.y", "a b:x.y")
+    names = "a b", "Intercept"
+    assert Codebook({n: Column() for n in names}, formula="`a b` * Intercept").features == (*names, "a b:Intercept")
     # A row without its stage has not that of the reference.
     assert book.read(COHORTS[0][:1].assign(stage=None)).isna().sum().sum() == len(COLUMNS["stage"].shown)
     spline = "bs(age, knots=[45, 60, 75], lower_bound=18, upper_bound=110)"
