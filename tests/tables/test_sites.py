@@ -784,6 +784,8 @@ def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
     with grid_of(lasso(), SITES) as grid:
         refused("has another codebook or estimator", FederatedLogisticRegression(num_clients=3).fit, grid)
         refused("this site gives no clusters", lasso(cluster="sex").fit, grid)
+    with grid_of(lasso(cluster="sex"), SITES) as grid:
+        refused("this site gives clusters", lasso().fit, grid, features=NAMES[:3], intervals=True)
 
 
 def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():
