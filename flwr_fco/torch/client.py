@@ -37,7 +37,7 @@ from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, chec
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import NON_NEGATIVE, checked, of_type, short
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplink, partition_of
 from flwr_fco.mirror_maps import Euclidean
@@ -332,12 +332,10 @@ local_training = LocalTraining
 
 
 def _number(name: str, value: Any) -> float:
-    try:
+    prefix = f"the metric {name!r} is {of_type(value)}, {value!r:.80}; expected a number"
+    advice = f". Report the entries of a list under names of their own, such as {name + '-0'!r}"
+    with in_words(prefix, ConfigurationError, advice):
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        prefix = f"the metric {name!r} is {of_type(value)}, {value!r:.80}; expected a number"
-        advice = f"Report the entries of a list under names of their own, such as {name + '-0'!r}"
-        raise ConfigurationError(f"{prefix}. {advice}") from None
 
 
 class UserLoop:
