@@ -59,11 +59,7 @@ def test_importing_the_package_imports_nothing_heavy_and_no_part_pytorch():
 
 WITHOUT_PYTORCH = """
 import sys
-class NoTorch:
-    def find_spec(self, name, *_):
-        if name.split(".")[0] == "torch":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoTorch())
+sys.modules["torch"] = None
 import flwr_fco.client_apps, flwr_fco.simulation, flwr_fco.testing
 try:
     import flwr_fco.torch
