@@ -280,12 +280,7 @@ class ProximalNewton(Algorithm):
             return self._shortened(problem, state, known, objective)
         found, slopes = known.dual(state)
         lower = max(state.lower, found)
-        # What is below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
-        if objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - self.tolerance:
-            raise Restart(
-                f"The objective, {objective:.9g}, is below the lower bound of an earlier exchange, {lower:.9g}: a "
-                "client's answers contradict each other. The bound is dropped, and clients are asked again"
-            )
+        self._check_bound(objective, lower)
         proved = np.maximum(state.proved, known.zeros(objective, found, slopes, state))
         residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
@@ -298,6 +293,15 @@ class ProximalNewton(Algorithm):
             return state._replace(trial=state.point, stalled=1.0)
         return self._next_step(problem, state, known, block, before.objective == UNKNOWN)
 
+    def _check_bound(self, objective: float, lower: float) -> None:
+        """Raise a Restart if an objective is below a bound of it."""
+        # What is below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
+        if objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - self.tolerance:
+            raise Restart(
+                f"The objective, {objective:.9g}, is below a lower bound of it from another exchange, {lower:.9g}: a "
+                "client's answers contradict each other. What is known is dropped, and clients are asked again"
+            )
+
     def _shortened(self, problem: Problem, state: Any, known: Known, objective: float) -> Any:
         """Return the state with a trial point nearer to the best one.
 
@@ -308,6 +312,9 @@ class ProximalNewton(Algorithm):
         move = state.trial - state.point
         begin = state.step * state.slope
         end = float(known.gradient @ move) + psi.value(state.trial) - psi.value(state.point)
+        if state.facts[0] > 0.0:
+            # A convex function is above its tangents.
+            self._check_bound(state.objective, objective - end)
         factor = 0.5
         if end > begin:
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
