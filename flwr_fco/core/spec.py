@@ -107,10 +107,11 @@ class Specified(Choice):
 
     def _header(self, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         if not self.kind:
-            raise SpecError(
-                f"{type(self).__name__} has no registered name, so it cannot travel to clients. "
-                "Give the class a unique `kind: ClassVar[str]` and import its module in the ClientApp too."
-            )
+            advice = "Give the class a unique `kind: ClassVar[str]` and import its module in the ClientApp too."
+            raise SpecError(f"{type(self).__name__} has no registered name, so it cannot travel to clients. {advice}")
+        if "kind" in vars(type(self)):
+            # Of a script or notebook: cloudpickle makes the class in another process, and gives it its kind last.
+            Specified.enter(type(self))
         fields = {name: encode(getattr(self, name), prefix + name, arrays) for name in self._names()}
         return {"family": self.family, "kind": self.kind, **fields}
 

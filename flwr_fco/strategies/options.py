@@ -11,7 +11,7 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract import Algorithm, register
 from flwr_fco.algorithms.contract.choices import (
     Arrays,
     Average,
@@ -176,7 +176,7 @@ class Options(FedAvg):
         name = type(self).__name__
         for option in fields(self):
             default = getattr(type(self), option.name, MISSING)
-            if option.default is not MISSING and default is not option.default:
+            if option.default is not MISSING and default != option.default:
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
                 raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")
@@ -251,16 +251,16 @@ class Options(FedAvg):
     def _method(self) -> Algorithm:
         """Return the method, with the strategy's options of the same names."""
         kind: Any = self._kind()
-        values: dict[str, Any] = {}
+        if vars(kind).get("name"):
+            # Of a script or notebook: cloudpickle makes the class in another process, and gives it its name last.
+            register(kind)
         taken = fields(kind) if is_dataclass(kind) else ()
         declared = {name for base in kind.__mro__ for name in get_annotations(base)} - {option.name for option in taken}
         if lost := sorted(declared & {option.name for option in fields(self)}):
             prefix = f"{kind.__name__} declares {', '.join(lost)} but is no dataclass, and would not get the strategy's"
             raise ConfigurationError(f"{prefix}: put @dataclass(frozen=True, kw_only=True) above it")
-        for option in taken:
-            if option.init and hasattr(self, option.name):
-                values[option.name] = getattr(self, option.name)
-        made: Algorithm = kind(**values)
+        own = [option.name for option in taken if option.init and hasattr(self, option.name)]
+        made: Algorithm = kind(**{name: getattr(self, name) for name in own})
         return made
 
     def __repr__(self) -> str:

@@ -77,9 +77,8 @@ def first(question: Question, objective: Objective) -> Answer:
     """
     assert isinstance(objective, Linear)
     check_codebook(question, objective)
-    has = objective.clusters is not None
-    if question.numbers.get("clustered", has) != has:
-        raise PublicError(f"this site gives {'' if has else 'no '}clusters, unlike the server: give both one cluster=")
+    if question.numbers.get("clustered") and objective.clusters is None:
+        raise PublicError("this site gives no clusters: its client_app is of an estimator without cluster=")
     # Of an earlier fit that has not ended.
     objective.state.pop(CENTRE, None)
     objective.shift(np.zeros(objective.features.shape[1]))
@@ -218,10 +217,7 @@ def first_answers(model: Any, grid: Any, start: Any, tables: Tables, least: int)
     run = prepared(asking(least, tables), grid, start, model._timeout)
     size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
     shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
-    numbers = {"codebook": model._digest}
-    # Without intervals, or with sites as clusters, those within sites do not matter.
-    if model.cluster != "site" and (model.cluster or model._intervals):
-        numbers["clustered"] = float(model.cluster is not None)
+    numbers = {"codebook": model._digest, "clustered": float(model.cluster not in (None, "site"))}
     answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(size))
     check_count(len(answers), least, reasons_of(run))
     return answers

@@ -1,5 +1,8 @@
 """The ClientApp: what it loads, how often, and local solvers as plain functions."""
 
+import subprocess
+import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import cloudpickle
@@ -8,6 +11,8 @@ import pytest
 from faulty import strategy
 from problems import SIZES, app_of, clients, flat, numpy_of, refused, simulated, start_arrays
 
+from flwr_fco import L1, simulate, strategies
+from flwr_fco.algorithms import DualAveraging
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
@@ -47,6 +52,33 @@ def test_copies_of_an_app_find_what_the_first_has_loaded(capsys):
             strategy().start(grid, start_arrays(), 1)
     client.forget_objectives(grid.run_id)
     assert capsys.readouterr().out.count("loaded") == 2
+
+
+def test_classes_of_a_script_run_in_another_process_too():
+    """As joblib sends them to it: by value, and without their names at first."""
+
+    class Method(DualAveraging):
+        name = "of-a-script"
+
+    @strategies.strategy
+    class Own(FedDualAvg):
+        algorithm = Method
+        option: float = 0.5
+
+    @dataclass(frozen=True)
+    class Psi(L1):
+        kind = "of-a-script"
+
+    def run():
+        app = client_app(lambda context: LeastSquares(rows, rows[:, 0]), mods=[lambda *given: given[2](*given[:2])])
+        start = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+        found = simulate(Own(regularizer=Psi(0.1)), app, num_nodes=2, num_rounds=2, initial_arrays=start)
+        return found.arrays["coefficients"].numpy().tolist()
+
+    rows = np.random.default_rng(0).normal(size=(9, 3))
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer)())"
+    done = subprocess.run([sys.executable, "-c", code], input=cloudpickle.dumps(run), capture_output=True, check=True)
+    assert done.stdout.decode().splitlines()[-1] == str(run())
 
 
 def test_evaluation_may_have_data_of_its_own():
