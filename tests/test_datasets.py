@@ -23,17 +23,17 @@ def test_dirichlet_partition_is_a_partition(alpha):
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("split", "said"),
-    [
-        (lambda labels, rng: dirichlet_partition(labels, 11, 0.3, rng), "at most 10"),
-        (lambda labels, rng: dirichlet_partition(labels, 2, 0.0, rng), "alpha"),
-        (lambda labels, rng: dirichlet_partition(labels.reshape(50, 2), 2, 1.0, rng), r"\(50, 2\)"),
-        (lambda labels, rng: dirichlet_partition(labels, 10, 0.01, rng), "Raise alpha"),
-        (lambda labels, rng: iid_partition(10, 0, rng), "num_clients=0"),
-        (lambda labels, rng: iid_partition(labels, 2, 0), "rng=0 is an int; expected a Generator"),
-    ],
-)
+NO_SPLITS = [
+    (lambda labels, rng: dirichlet_partition(labels, 11, 0.3, rng), "at most 10"),
+    (lambda labels, rng: dirichlet_partition(labels, 2, 0.0, rng), "alpha"),
+    (lambda labels, rng: dirichlet_partition(labels.reshape(50, 2), 2, 1.0, rng), r"\(50, 2\)"),
+    (lambda labels, rng: dirichlet_partition(labels, 10, 0.01, rng), "Raise alpha"),
+    (lambda labels, rng: iid_partition(10, 0, rng), "num_clients=0"),
+    (lambda labels, rng: iid_partition(labels, 2, 0), "rng=0 is an int; expected a Generator"),
+]
+
+
+@pytest.mark.parametrize(("split", "said"), NO_SPLITS)
 def test_a_partition_that_cannot_be_is_refused(split, said):
     refused(said, split, np.zeros(100), np.random.default_rng(0))
 

@@ -92,17 +92,17 @@ def doubled(base, *given):
     return type("Doubled", (base,), {"conjugate_gradient": conjugate_gradient})(*given)
 
 
-@pytest.mark.parametrize(
-    ("mirror_map", "psi"),
-    [
-        # A norm, a root find or weights of its own in each step.
-        (Euclidean(), L2(0.3)),
-        (PNorm(12.0, center=CENTER), L1(0.3)),
-        (DiagonalMetric(np.linspace(1.0, 2.0, FEATURES + 1)), L1(0.3)),
-        (doubled(Euclidean), Zero()),
-        (doubled(PNorm, 12.0), Zero()),
-    ],
-)
+MAPS_AND_PSI = [
+    # A norm, a root find or weights of its own in each step.
+    (Euclidean(), L2(0.3)),
+    (PNorm(12.0, center=CENTER), L1(0.3)),
+    (DiagonalMetric(np.linspace(1.0, 2.0, FEATURES + 1)), L1(0.3)),
+    (doubled(Euclidean), Zero()),
+    (doubled(PNorm, 12.0), Zero()),
+]
+
+
+@pytest.mark.parametrize(("mirror_map", "psi"), MAPS_AND_PSI)
 def test_what_a_compiled_loop_cannot_do_is_done_step_by_step(mirror_map, psi):
     objective = fco.LeastSquares(DATA, TARGETS)
     uplink, done = answer(objective, mirror_map, psi, "dual_averaging")

@@ -160,29 +160,29 @@ OBJECTIVE = ".*flwr_fco.torch.TorchObjective, which takes every"
 JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="joint")}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "client", "message"),
-    [
-        (FeDualEx(regularizer=L1(0.1), client_lr=0.1), {}, f"'dual_extrapolation' has no optimiser{OBJECTIVE}"),
-        (plain(output="shadow"), {}, f"asks for all local points{OBJECTIVE}"),
-        (plain(client_lr="auto"), {}, f"answers no questions, such as those of client_lr='auto'{OBJECTIVE}"),
-        (plain(mirror_map=PNorm(4.0)), {}, rf"mirror_map=PNorm\(p=4.0{OBJECTIVE}"),
-        (plain(**JOINT), {}, rf"scope='joint': HardSparsity\(count=2\) of all arrays together{OBJECTIVE}"),
-        (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp.*import ClientApp`$"),
-        (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
-        (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
-        (plain(), {"steps": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
-        (plain(), {"look": lambda net: torch.nn.init.ones_(net.coefficients)}, "changed before the first step"),
-        # Weights that a client freezes are kept.
-        (plain(), {"look": with_own_layer, "steps": without_gradients}, "no parameter of the model had a gradient"),
-        (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
-        (plain(), {"metrics": {"num-examples": float("nan")}}, "num-examples=nan; expected a finite number >= 0"),
-        *(
-            (plain(), {"limits": Limits(**{name: limit})}, f"this client allows {name}={limit}")
-            for name, limit in (("max_parameters", 3), ("max_plan", 40), ("max_steps", 2))
-        ),
-    ],
-)
+REFUSED_LOOPS = [
+    (FeDualEx(regularizer=L1(0.1), client_lr=0.1), {}, f"'dual_extrapolation' has no optimiser{OBJECTIVE}"),
+    (plain(output="shadow"), {}, f"asks for all local points{OBJECTIVE}"),
+    (plain(client_lr="auto"), {}, f"answers no questions, such as those of client_lr='auto'{OBJECTIVE}"),
+    (plain(mirror_map=PNorm(4.0)), {}, rf"mirror_map=PNorm\(p=4.0{OBJECTIVE}"),
+    (plain(**JOINT), {}, rf"scope='joint': HardSparsity\(count=2\) of all arrays together{OBJECTIVE}"),
+    (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp.*import ClientApp`$"),
+    (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
+    (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
+    (plain(), {"steps": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
+    (plain(), {"look": lambda net: torch.nn.init.ones_(net.coefficients)}, "changed before the first step"),
+    # Weights that a client freezes are kept.
+    (plain(), {"look": with_own_layer, "steps": without_gradients}, "no parameter of the model had a gradient"),
+    (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
+    (plain(), {"metrics": {"num-examples": float("nan")}}, "num-examples=nan; expected a finite number >= 0"),
+    *(
+        (plain(), {"limits": Limits(**{name: limit})}, f"this client allows {name}={limit}")
+        for name, limit in (("max_parameters", 3), ("max_plan", 40), ("max_steps", 2))
+    ),
+]
+
+
+@pytest.mark.parametrize(("strategy", "client", "message"), REFUSED_LOOPS)
 def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, client, message):
     with pytest.raises(ClientError, match=message) as caught:
         simulated(strategy, torch_app(clients(), **client), 1)

@@ -189,17 +189,17 @@ def test_a_data_set_says_what_an_example_is_and_collate_what_a_batch_is():
 X, Y = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
 
 
+OTHER_ARGUMENTS = [
+    (lambda prediction: prediction, r"takes \(prediction\), and not two arguments; expected"),
+    (lambda model, batch, *, weight: None, r"takes \(model, batch, \*, weight\), and not two arguments; expected"),
+    (nn.ReLU(), r"takes \(input: .*, and not two arguments"),
+    (nn.CrossEntropyLoss(), r"=CrossEntropyLoss\(\) takes predictions and targets"),
+    (functional.mse_loss, "=<function mse_loss .* takes predictions and targets"),
+]
+
+
 @pytest.mark.parametrize("argument", ["loss", "scores"])
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda prediction: prediction, r"takes \(prediction\), and not two arguments; expected"),
-        (lambda model, batch, *, weight: None, r"takes \(model, batch, \*, weight\), and not two arguments; expected"),
-        (nn.ReLU(), r"takes \(input: .*, and not two arguments"),
-        (nn.CrossEntropyLoss(), r"=CrossEntropyLoss\(\) takes predictions and targets"),
-        (functional.mse_loss, "=<function mse_loss .* takes predictions and targets"),
-    ],
-)
+@pytest.mark.parametrize(("function", "message"), OTHER_ARGUMENTS)
 def test_a_function_of_other_arguments_is_refused_with_an_example(argument, function, message):
     options = {"loss": _squares, argument: function}
     said = f"^{argument}.*{message}.*function .model, batch., such as lambda"
@@ -218,26 +218,26 @@ def test_sparse_gradients_are_those_of_a_dense_embedding(chunk_size):
         np.testing.assert_allclose(sparse.gradient(w, rows), dense.gradient(w, rows), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"dataset": []}, "dataset is a list; expected a data set"),
-        ({"dataset": Dataset()}, "Dataset has no length"),
-        ({"maximize": "delta"}, "maximize='delta' matches none"),
-        ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
-        ({"model": nn.Linear(2, 1, dtype=torch.cfloat)}, r"\['weight', 'bias'\] are complex"),
-        ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
-        ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
-        ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
-        ({"dataset": DataLoader(TensorDataset(X, Y))}, "dataset is a DataLoader; .* its dataset"),
-        ({"loss": lambda model, batch: model(batch[0]) - batch[1]}, r"the loss is a tensor of shape \[4\]"),
-        ({"loss": lambda model, batch: _squares(model, batch).item()}, "the loss is a float; expected a tensor"),
-        ({"loss": lambda model, batch: (model(batch[0]) - 1.0).square().sum()}, "the loss is a sum over the batch"),
-        ({"loss": lambda model, batch: _squares(model, batch).detach()}, "does not depend on the parameters"),
-        ({"scores": lambda model, batch: {"loss": 0.0}}, r"scores returns {'loss': 0.0}; .* names other than 'loss'"),
-        ({"scores": lambda model, batch: {"hits": batch[1] > 0}}, "scores returns a dict of 1 values; .* to numbers"),
-    ],
-)
+NO_MODEL_DATA_OR_LOSS = [
+    ({"dataset": []}, "dataset is a list; expected a data set"),
+    ({"dataset": Dataset()}, "Dataset has no length"),
+    ({"maximize": "delta"}, "maximize='delta' matches none"),
+    ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
+    ({"model": nn.Linear(2, 1, dtype=torch.cfloat)}, r"\['weight', 'bias'\] are complex"),
+    ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
+    ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
+    ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
+    ({"dataset": DataLoader(TensorDataset(X, Y))}, "dataset is a DataLoader; .* its dataset"),
+    ({"loss": lambda model, batch: model(batch[0]) - batch[1]}, r"the loss is a tensor of shape \[4\]"),
+    ({"loss": lambda model, batch: _squares(model, batch).item()}, "the loss is a float; expected a tensor"),
+    ({"loss": lambda model, batch: (model(batch[0]) - 1.0).square().sum()}, "the loss is a sum over the batch"),
+    ({"loss": lambda model, batch: _squares(model, batch).detach()}, "does not depend on the parameters"),
+    ({"scores": lambda model, batch: {"loss": 0.0}}, r"scores returns {'loss': 0.0}; .* names other than 'loss'"),
+    ({"scores": lambda model, batch: {"hits": batch[1] > 0}}, "scores returns a dict of 1 values; .* to numbers"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), NO_MODEL_DATA_OR_LOSS)
 def test_what_is_no_model_data_or_loss_is_named(changed, message):
     options = {"model": Linear(2), "loss": _squares, "dataset": (X, Y), **changed}
     refused(message, lambda: [getattr(TorchObjective(**options), way)(np.zeros(3)) for way in ("gradient", "metrics")])

@@ -210,16 +210,16 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lr": -1.0}, "lr=-1.0; expected a finite number"),
-        ({"params": [{"params": [nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]}, "no weight_decay: .*L2Squared"),
-        ({"regularizer": "l1"}, "regularizer='l1'; expected one of flwr_fco.regularizers"),
-        ({"apply_to": "*.weight"}, r"apply_to='\*.weight' needs names: pass model.named_parameters"),
-        ({"regularizer": PerParameter({"*": L1(1.0)})}, "PerParameter needs names: pass model.named_parameters"),
-    ],
-)
+CANNOT_WORK = [
+    ({"lr": -1.0}, "lr=-1.0; expected a finite number"),
+    ({"params": [{"params": [nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]}, "no weight_decay: .*L2Squared"),
+    ({"regularizer": "l1"}, "regularizer='l1'; expected one of flwr_fco.regularizers"),
+    ({"apply_to": "*.weight"}, r"apply_to='\*.weight' needs names: pass model.named_parameters"),
+    ({"regularizer": PerParameter({"*": L1(1.0)})}, "PerParameter needs names: pass model.named_parameters"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CANNOT_WORK)
 def test_arguments_that_cannot_work(change, message):
     refused(message, DualAveraging, **{"params": network().parameters(), "lr": 0.1, **change})
 
@@ -235,18 +235,18 @@ def test_a_shift_of_another_shape_or_with_momentum_is_refused():
     refused("track.*scheduler", tracking.step)
 
 
-@pytest.mark.parametrize(
-    ("groups", "options", "words"),
-    [
-        ({}, {"regularizer": PerParameter({"0.wieght": L1(1.0)})}, r"PerParameter.*\['0.wieght'\] match no array"),
-        ({}, {"regularizer": PerParameter({"*": L1(1.0), "0.weight": L2(1.0)})}, r"\['0.weight'\] match no array"),
-        ({}, {"regularizer": PerParameter({"*.bias": L1(1.0)})}, r"are not regularized: name them in apply_to="),
-        ({}, {"apply_to": "0.wieght"}, r"apply_to='0.wieght' matches none of the arrays"),
-        ({"apply_to": "3.weight"}, {"regularizer": L1(1.0)}, r"apply_to='3.weight' matches none of the arrays"),
-        ({"regularizer": PerParameter({"3.*": L1(1.0)})}, {}, r"PerParameter.*\['3.\*'\] match no array"),
-        ({"lr": 0.2}, {}, r"groups differ in their sums of step sizes \(\[0.2, 0.1\]\): .* the same learning rate"),
-    ],
-)
+PATTERNS = [
+    ({}, {"regularizer": PerParameter({"0.wieght": L1(1.0)})}, r"PerParameter.*\['0.wieght'\] match no array"),
+    ({}, {"regularizer": PerParameter({"*": L1(1.0), "0.weight": L2(1.0)})}, r"\['0.weight'\] match no array"),
+    ({}, {"regularizer": PerParameter({"*.bias": L1(1.0)})}, r"are not regularized: name them in apply_to="),
+    ({}, {"apply_to": "0.wieght"}, r"apply_to='0.wieght' matches none of the arrays"),
+    ({"apply_to": "3.weight"}, {"regularizer": L1(1.0)}, r"apply_to='3.weight' matches none of the arrays"),
+    ({"regularizer": PerParameter({"3.*": L1(1.0)})}, {}, r"PerParameter.*\['3.\*'\] match no array"),
+    ({"lr": 0.2}, {}, r"groups differ in their sums of step sizes \(\[0.2, 0.1\]\): .* the same learning rate"),
+]
+
+
+@pytest.mark.parametrize(("groups", "options", "words"), PATTERNS)
 @pytest.mark.parametrize("kind", [DualAveraging, ProximalSGD])
 def test_patterns_that_match_nothing_and_groups_without_a_common_time(kind, groups, options, words):
     model = network()

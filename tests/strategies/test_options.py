@@ -391,16 +391,15 @@ def test_a_client_makes_the_method_from_what_the_plan_tells():
     assert method_of("dual_averaging", reported) == DualAveraging(client_prox=False)
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        lambda point: {"increment": point},
-        lambda point: (point, Moved(0.1, 1)),
-        lambda point: ({"increment": point}, 0.1),
-        lambda point: ({"increment": point.tolist()}, Moved(0.1, 1)),
-    ],
-    ids=["no work", "no name", "a number", "a list"],
-)
+ODD = {
+    "no work": lambda point: {"increment": point},
+    "no name": lambda point: (point, Moved(0.1, 1)),
+    "a number": lambda point: ({"increment": point}, 0.1),
+    "a list": lambda point: ({"increment": point.tolist()}, Moved(0.1, 1)),
+}
+
+
+@pytest.mark.parametrize("found", ODD.values(), ids=ODD)
 def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found):
     own = {"name": "sends-oddly", "local": lambda self, client, down, memory: found(down.vectors["dual"])}
     kind = type("Odd", (FedDualAvg,), {"algorithm": type("Half", (DualAveraging,), own)})

@@ -382,19 +382,19 @@ def test_a_private_run_receives_names_only():
     refused("another order", run_from, private(), losses(reordered), 1)
 
 
-@pytest.mark.parametrize(
-    "alter",
-    [
-        lambda content: content["arrays"].clear(),
-        *(
-            lambda content, array=array: content["arrays"].update(deviations=Array(array))
-            for array in (np.array([5.0]), np.full(6, np.nan), np.full(6, -1.0), np.zeros(0))
-        ),
-        lambda content: content.pop("fco-names"),
-        lambda content: content["fco-names"].update(columns=[0, 1]),
-        lambda content: content.update({"more": ArrayRecord()}),
-    ],
-)
+ALTERED_BOUNDS = [
+    lambda content: content["arrays"].clear(),
+    *(
+        lambda content, array=array: content["arrays"].update(deviations=Array(array))
+        for array in (np.array([5.0]), np.full(6, np.nan), np.full(6, -1.0), np.zeros(0))
+    ),
+    lambda content: content.pop("fco-names"),
+    lambda content: content["fco-names"].update(columns=[0, 1]),
+    lambda content: content.update({"more": ArrayRecord()}),
+]
+
+
+@pytest.mark.parametrize("alter", ALTERED_BOUNDS)
 @pytest.mark.parametrize("liars", [{2}, {0, 1, 2, 3}])
 def test_nonsense_about_a_table_is_not_compared_and_ends_no_run(alter, liars):
     def mod(message, context, call_next):
