@@ -71,8 +71,8 @@ class PartialLikelihood(Coupled):
         self.ties = ties
         self.raw = of_row.weights
         times, events, entry, strata, weights = of_row
-        #: n times the shares of the weights: of a mean over the rows the weighted sum is left.
-        self.shares = weights * (times.size / weights.sum())
+        #: The weights, of mean 1, which the model weighs each row's formula by; and those in a batch.
+        self.weights = self.shares = weights * (times.size / weights.sum())
         # Whole numbers in the order of the strata, in which the last moment is the first.
         ranks = np.unique([times, entry], return_inverse=True)[1].reshape(2, -1)
         keys = strata * (2 * times.size) - ranks
@@ -148,19 +148,19 @@ class PartialLikelihood(Coupled):
         found, each = self.evaluated(s), np.zeros_like(s)
         each[self.dead] = found.mean * (np.log(found.sums[:, 0]) + found.tops[self.set])
         each[self.dead] -= self.shares[self.dead] * s[self.dead]
-        return each
+        return np.asarray(each / self.weights)
 
     def slope(self, s: Scores, y: Targets) -> Scores:
         found = self.evaluated(s)
         slopes = self.spread(s, found, found.mean / found.sums[:, 0])
         slopes[self.dead] -= self.shares[self.dead]
-        return slopes
+        return np.asarray(slopes / self.weights)
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         found = self.evaluated(s, change[:, None])
         terms = found.mean / found.sums[:, 0]
         moved = self.spread(s, found, terms * found.sums[:, 1] / found.sums[:, 0])
-        return self.spread(s, found, terms) * change - moved
+        return np.asarray((self.spread(s, found, terms) * change - moved) / self.weights)
 
 
 class CoxRegression(Linear):
@@ -264,8 +264,6 @@ class CoxRegression(Linear):
         raw = design.as_weights(sample_weight, n)
         link = PartialLikelihood(_Rows(when, self.labels, begins, codes, raw), ties)
         super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
-        # The link has them.
-        self.weights = np.ones(n)
 
     @property
     def times(self) -> Vector:
@@ -276,16 +274,6 @@ class CoxRegression(Linear):
     def num_events(self) -> int:
         """Number of rows with an event."""
         return int(self.link.dead.size)
-
-    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
-        return super().subset(rows)[0], float(self.link.shares[rows].sum()) / self.num_examples
-
-    @property
-    def weighs_rows(self) -> bool:
-        return bool(np.ptp(self.link.raw) > 0.0)
-
-    def moments(self) -> tuple[Vector, Vector]:
-        return design.moments(self.features, self.link.raw / self.link.raw.sum())[:2]
 
     def unweighted(self) -> Self:
         other = super().unweighted()
