@@ -187,15 +187,13 @@ class Linear(Objective):
             return np.asarray(scores_of(self.features, w))
         return np.concatenate([self._product(block, w) for _, block in self._blocks()])
 
-    def _blocks(self, batch: Batch = None, least: int = 0) -> Iterable[tuple[Any, Any]]:
+    def _blocks(self, batch: Batch = None, least: int = 0, dtype: Any = np.float64) -> Iterable[tuple[Any, Any]]:
         """Return some rows at a time, with their numbers; all of them for a loss of all rows."""
-        return design.blocks(self.features, batch, self.num_examples if isinstance(self.link, Coupled) else least)
-
-    def _narrow(self) -> Any:
-        """Return the features in single precision, converted once."""
-        if self._single is None:
-            self._single = self.features.astype(np.float32, copy=False)
-        return self._single
+        features = self.features
+        if dtype is np.float32:
+            # Converted once.
+            self._single = features = features.astype(dtype, copy=False) if self._single is None else self._single
+        return design.blocks(features, batch, self.num_examples if isinstance(self.link, Coupled) else least, dtype)
 
     def _product(self, block: Any, w: Vector) -> Scores:
         """Return the scores of some rows, without offsets."""
@@ -324,17 +322,15 @@ class Linear(Objective):
 
     def _times_hessian(self, scores: Scores, dtype: Any = np.float64) -> Callable[[Vector], Vector]:
         """Return v -> H v with the Hessian where all rows have these scores, for many products in a precision."""
-        features = self.features if dtype is np.float64 else self._narrow()
         factors = self._weighted(np.full(self.num_examples, 1.0 / self.num_examples)).astype(dtype)
         curve = self.link.curvature_times(scores, self.targets, factors)
-        least = self.num_examples if isinstance(self.link, Coupled) else 0
 
         def multiply(v: Vector) -> Vector:
             product = np.zeros(v.size)
             move = v.astype(dtype)
             # OpenBLAS's products in single precision can raise this flag on AVX-512, of numbers that are all finite.
             with np.errstate(invalid="ignore"):
-                for rows, block in design.blocks(features, least=least, dtype=dtype):
+                for rows, block in self._blocks(dtype=dtype):
                     self._add_product(block, curve(self._product(block, move), rows), product)
             self._add_ridge(v, 1.0, product)
             return product
