@@ -651,8 +651,6 @@ def as_it_leaves(
 
 def _rounded(vector: Any, dtype: str) -> Any:
     """Return a vector in a precision, or as it is if that is less."""
-    if dtype == "float64":
-        return vector
     held = vector.values if isinstance(vector, SparseVector) else vector
     return vector if held.dtype.itemsize < np.dtype(dtype).itemsize else vector.astype(dtype, copy=False)
 

@@ -6,7 +6,7 @@ remembers nothing, and its code sees models as ``FedAvg`` sends them: :func:`sho
 
 What the arrays of a message hold, both ways, one after the other:
 
-- ``short:indices``: a bit for each entry that may be there, deflated where that is shorter. Down: of the arrays that
+- ``short:indices``: a bit for each entry that may be there, deflated. Down: of the arrays that
   travel short. Up: of those of their entries that are 0 in the model.
 - ``short:scales``: for each array what its values are multiplied by; 0 says that they are all 0, and not there.
 - ``short:values``: in int8 or float16, rounded at random up and to the nearest down. Array by array: at the non-zeros
@@ -146,16 +146,14 @@ class Form(NamedTuple):
 
 
 def bits_of(mask: Mask) -> NDArray[np.uint8]:
-    """Return a mask as bytes, deflated where that is shorter.
+    """Return a mask as bytes, deflated.
 
     Examples
     --------
-    >>> bits_of(np.ones(80_000, bool)).size < 100, bits_of(np.array([True, False])).tolist()
-    (True, [128])
+    >>> bits_of(np.ones(80_000, bool)).size < 100, mask_of(bits_of(np.array([True, False])), 2).tolist()
+    (True, [True, False])
     """
-    packed = np.packbits(mask)
-    deflated = zlib.compress(packed.data, 6)
-    return np.frombuffer(deflated, np.uint8) if len(deflated) < packed.size else packed
+    return np.frombuffer(zlib.compress(np.packbits(mask).data, 6), np.uint8)
 
 
 def mask_of(bits: NDArray[Any], size: int) -> Mask:
@@ -166,17 +164,13 @@ def mask_of(bits: NDArray[Any], size: int) -> Mask:
     ProtocolError
         If they are none of so many bits.
     """
-    data = bits.tobytes()
     length = -(-size // 8)
-    if len(data) > length:
-        raise ProtocolError(f"array {PLACES!r} has {len(data)} bytes, expected at most {length}")
-    if len(data) < length:
-        inflate = zlib.decompressobj()
-        with in_words(f"array {PLACES!r} cannot be read"):
-            # No more than there can be, whatever follows.
-            data = inflate.decompress(data, length + 1)
-        if len(data) != length or not inflate.eof or inflate.unused_data:
-            raise ProtocolError(f"array {PLACES!r} holds other than {size} bits")
+    inflate = zlib.decompressobj()
+    with in_words(f"array {PLACES!r} cannot be read"):
+        # No more than there can be, whatever follows.
+        data = inflate.decompress(bits.tobytes(), length + 1)
+    if len(data) != length or not inflate.eof or inflate.unused_data:
+        raise ProtocolError(f"array {PLACES!r} holds other than {size} bits")
     return np.unpackbits(np.frombuffer(data, np.uint8), count=size).astype(np.bool_)
 
 
