@@ -63,16 +63,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.primal_averaging import MirrorDescent, PrimalAveraging, PrimalState
-from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.objectives.base import Batch
 
 _NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
 
@@ -142,25 +138,7 @@ class MirrorProx(MirrorDescent):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps, and send the half points too if they are asked for."""
-        plan = client.plan
-        rate = client.rate
-        add_operator = client.objective.add_gradient
-        start = downlink.vectors["primal"]
-        half = np.empty_like(start)
-        halves = list[Vector]()
-
-        def step(primal: Vector, pair: Batch) -> None:
-            dual = plan.h.gradient(primal)
-            moved = dual.copy()
-            add_operator(primal, pair[0], -rate, moved)
-            plan.point(moved, rate, half)
-            add_operator(half, pair[1], -rate, dual)
-            plan.point(dual, rate, primal)
-            if plan.sends_every_step:
-                halves.append(half - start)
-
-        sent, moved = client.steps(start, step, pairs=True)
-        return (sent | {"trajectory": np.array(halves)} if halves else sent), moved
+        return client.proximal_extragradient(downlink.vectors["primal"], every=downlink.plan.sends_every_step)
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> Any:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed)), and the half steps."""

@@ -22,8 +22,8 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.base import Batch, Objective, Place, gradient_of
 from flwr_fco.work import FirstOrder, Minimise
 
-#: ``(point, batch) -> None``: a local step, which changes the point in place.
-Step = Callable[[Vector, Batch], None]
+#: ``(point, batch)``: a local step, which changes the point in place, and returns what it passes if that is sent.
+Step = Callable[[Vector, Batch], Any]
 #: The vectors to send by name.
 Sent = dict[str, Vector]
 
@@ -163,10 +163,9 @@ class Client(NamedTuple):
         primal, half = place.put(dual), place.put(dual)
         along = None if move is None else place.put(move)
         rate, elapsed, add_gradient = self.rate, self.downlink.elapsed, self.objective.add_gradient
-        trajectory = list[Vector]()
         numbers = count()
 
-        def step(there: Any, batch: Batch) -> None:
+        def step(there: Any, batch: Batch) -> Any:
             k = next(numbers)
             place.retrieve(there, elapsed + rate * k, primal)
             passed = there
@@ -176,15 +175,12 @@ class Client(NamedTuple):
             add_gradient(primal, batch[0] if pairs else batch, -rate, passed)
             if along is not None:
                 there -= along
-            if every:
-                trajectory.append(place.get(passed) - dual)
             if pairs:
-                # In place, so that arrays without psi are not copied again.
-                place.retrieve(half, elapsed + rate * (k + 1), half)
-                add_gradient(half, batch[1], -rate, there)
+                place.retrieve(half, elapsed + rate * (k + 1), primal)
+                add_gradient(primal, batch[1], -rate, there)
+            return passed
 
-        sent, moved = self.steps(dual, step, pairs=pairs, place=place)
-        return (sent | {"trajectory": np.array(trajectory)} if every else sent), moved
+        return self.steps(dual, step, pairs=pairs, place=place, every=every)
 
     def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
         """Take steps of dual extrapolation, with two new batches each.
@@ -227,7 +223,9 @@ class Client(NamedTuple):
         """Return what steps have changed."""
         return {"increment": _made(end - start)}, Moved(self.rate * steps, steps)
 
-    def proximal_steps(self, primal: Vector, *, psi: bool = True) -> tuple[Sent, Moved]:
+    def proximal_steps(
+        self, primal: Vector, *, psi: bool = True, pairs: bool = False, every: bool = False
+    ) -> tuple[Sent, Moved]:
         """Take steps w <- retrieve(grad h(w) - rate g(w), rate); with sparse features only where these are.
 
         Parameters
@@ -236,24 +234,45 @@ class Client(NamedTuple):
             The start.
         psi : bool, default True
             Whether psi acts; without it, w <- grad h*(grad h(w) - rate g(w)).
+        pairs, every : bool, default False
+            As for :meth:`proximal_extragradient`.
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        if (features := self._features) is not None:
+        if not pairs and (features := self._features) is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
                 return self._moved(primal, point, steps)
         place = self._place(psi)
+        half = place.put(primal)
 
-        def step(point: Any, batch: Batch) -> None:
+        def step(point: Any, batch: Batch) -> Any:
             dual = place.gradient(point)
-            add_gradient(point, batch, -rate, dual)
+            passed = point
+            if pairs:
+                passed, moved = half, 1.0 * dual
+                add_gradient(point, batch[0], -rate, moved)
+                place.retrieve(moved, rate, half)
+            add_gradient(passed, batch[1] if pairs else batch, -rate, dual)
             place.retrieve(dual, rate, point)
+            return passed
 
-        return self.steps(primal, step, place=place)
+        return self.steps(primal, step, pairs=pairs, place=place, every=every)
+
+    def proximal_extragradient(self, primal: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
+        """Take proximal steps along the gradient at extrapolated points, with two new batches each.
+
+        Parameters
+        ----------
+        primal : ndarray of float64, shape (d,)
+            z_0.
+        every : bool, default False
+            Whether all z_{k+1/2} - z_0 are sent as well, as ``"trajectory"``.
+        """
+        return self.proximal_steps(primal, pairs=True, every=every)
 
     def steps(
-        self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None
+        self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None, every: bool = False
     ) -> tuple[Sent, Moved]:
         """Take steps of the method's own, each with one batch or with a pair of them.
 
@@ -267,16 +286,23 @@ class Client(NamedTuple):
             Whether a step gets a pair of batches.
         place : Place, optional
             Where the points of the steps are; by default in NumPy's memory.
+        every : bool, default False
+            Whether what each step returns is sent as well, less `point`, as ``"trajectory"``.
         """
         if self.sparse:
             tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
         moving = point.copy() if place is None else place.put(point)
+        get = np.asarray if place is None else place.get
+        passed = list[Vector]()
         steps = 0
         drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
         for batch in zip(drawn, drawn, strict=True) if pairs else drawn:
-            step(moving, batch)
+            there = step(moving, batch)
             steps += 1
-        return self._moved(point, moving if place is None else place.get(moving), steps)
+            if every:
+                passed.append(get(there) - point)
+        sent, moved = self._moved(point, get(moving), steps)
+        return (sent | {"trajectory": np.array(passed)} if every else sent), moved
 
     def minimise(self, start: Vector, **terms: Any) -> tuple[Vector, Moved]:
         """Return argmin f(x) - <shift, x> + penalty/2 ||x - center||^2.
