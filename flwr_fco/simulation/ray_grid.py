@@ -22,7 +22,7 @@ from flwr_fco.algorithms.contract import methods, register
 from flwr_fco.core.logs import logger
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError, in_words
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, in_words, installed
 from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import Reply, Task
 from flwr_fco.regularizers.named import FACTORIES, Adapter
@@ -81,12 +81,7 @@ class RayGrid(InProcessGrid):
         checked("num_cpus", num_cpus, float, NON_NEGATIVE)
         checked("num_gpus", num_gpus, float, _GPUS)
         made = _pickled(client_app, num_nodes, {**options, "run_id": self.run_id})
-        try:
-            ray: Any = import_ray(address)
-        except ImportError as error:
-            prefix = "engine='ray' needs Ray: pip install ray (the extra [sweep])"
-            raise NotInstalledError(f"{prefix}, or take engine='in-process'") from error
-        self._ray = ray
+        self._ray = ray = import_ray(address)
         self._owns = not ray.is_initialized()
         self._actors = list[Any]()
         #: What actors have been asked, by worker, until it is answered.
@@ -306,12 +301,12 @@ def import_ray(address: str | None = None) -> Any:
 
     Raises
     ------
-    ImportError
-        If Ray is not installed.
+    NotInstalledError
+        If Ray is not.
     """
     if not address and "ray" not in sys.modules:
         os.environ.update(token_settings())
-    ray = import_module("ray")
+    ray = installed("ray", "engine='ray' needs Ray: pip install ray (the extra [sweep]), or take engine='in-process'")
     if not _demands_token():
         where = f"The Ray cluster at {address}" if address else "Ray, which is started on this machine,"
         text = (

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cached_property
 from hashlib import blake2b
-from importlib import import_module
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -32,7 +31,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import is_missing, listed, undated
 from flwr_fco.core.validation import POSITIVE, Choice, of_type, refusing
-from flwr_fco.errors import ConfigurationError, NotInstalledError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError, installed
 
 #: Transformations of a number, and the smallest one of which each is known.
 _TRANSFORMS: dict[str, tuple[Any, float]] = {
@@ -485,10 +484,8 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     ConfigurationError
         If formulaic is not installed, the formula cannot be read, or a function in it would learn from the rows.
     """
-    try:
-        formulaic, pandas = import_module("formulaic"), import_module("pandas")
-    except ImportError as error:
-        raise NotInstalledError("a formula needs formulaic: pip install formulaic (the extra [formulas])") from error
+    advice = "a formula needs formulaic: pip install formulaic (the extra [formulas])"
+    formulaic, pandas = (installed(name, advice) for name in ("formulaic", "pandas"))
     try:
         tokens = [own.token for own in formulaic.parser.DefaultFormulaParser().get_tokens(formula)]
         if any(sign in ("**", "^") and power not in {*"1234"} for sign, power in pairwise(tokens)):
