@@ -24,7 +24,6 @@ from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import BSpline
 
 from flwr_fco.core.files import read_text
 from flwr_fco.core.layout import Vector
@@ -507,8 +506,8 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
             rows[name] = pandas.Categorical(names, categories=ordered)
     context: dict[str, Any] = {name: getattr(np, name) for name in _OF_ONE_ROW}
     context["scale"] = lambda x: codebook[x.name].scaled(x)
-    context["bs"] = lambda x: _named(_b_spline(codebook[x.name], x.to_numpy()))
-    context["poly"] = lambda x, degree: _named([codebook[x.name].scaled(x) ** power for power in range(1, degree + 1)])
+    context["bs"] = lambda x: _b_spline(codebook[x.name], x, formulaic.transforms.basis_spline)
+    context["poly"] = lambda x, degree: {f"{k}": codebook[x.name].scaled(x) ** k for k in range(1, degree + 1)}
     try:
         found = formulaic.model_matrix(terms, rows, context=context, na_action="ignore", output="pandas")
     except formulaic.errors.FormulaicError as error:
@@ -521,20 +520,11 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     return {name: own for name, own in made.items() if name != "Intercept"}
 
 
-def _named(made: Any) -> dict[str, Vector]:
-    return {f"{number}": np.asarray(own) for number, own in enumerate(made, start=1)}
-
-
-def _b_spline(column: Any, values: Vector) -> Any:
-    """Return cubic B-splines of a column, all but the first, with its knots between the ends of its range."""
+def _b_spline(column: Any, values: Any, splines: Any) -> Any:
+    """Return formulaic's cubic splines of a column, with its knots between the ends of its range."""
     inner = [knot for knot in column.knots if column.range[0] < knot < column.range[1]]
-    ends = np.repeat(np.asarray(column.range, dtype=np.float64), 4)
-    x = column.scaled(values)
-    knots = column.scaled(np.concatenate([ends[:4], inner, ends[4:]]))
-    known = np.isfinite(x)
-    made = np.full((len(knots) - 4, x.size), np.nan)
-    made[:, known] = BSpline.design_matrix(x[known], knots, 3).toarray().T
-    return made[1:]
+    low, *knots, high = column.scaled(np.array([column.range[0], *inner, column.range[1]], dtype=np.float64)).tolist()
+    return splines(column.scaled(values), knots=knots, lower_bound=low, upper_bound=high)
 
 
 def _check_factor(node: Any, codebook: Mapping[str, Column]) -> None:
