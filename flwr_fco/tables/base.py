@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
@@ -76,8 +75,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     # What is fitted, for a table of intervals, and the name of the parameter that is its strength.
     _kind = SQUARES
     _first = "alpha"
-    #: How `y` is checked besides.
-    _of_y: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     #: Whether rows of the fit had weights.
     _weighted = False
 
@@ -442,24 +439,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, groups: Any, without: Any = None, *, reset: bool = True
     ) -> list[reading.Client]:
         """Return the clients' rows, read and checked; without `reset` they have the columns of the fit."""
-        given = reading.clients_of(X, y, sample_weight)
+        given = reading.clients_of(X, y, sample_weight, groups)
         apart = given[0].site is not None
-        if apart and groups is not None:
-            raise ConfigurationError("groups is for one X, y; here X is a list, whose parts are the clients already")
-        if groups is not None:
-            check_consistent_length(X, groups)
-            reading.refuse_shuffled("X", X, {"groups": groups})
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
         given = reading.aligned(given) if apart else given
-        self._on_trust = len(given) > 1 and not reading.columns_in(given[0].features)
+        self._on_trust = len(given) > 1 and groups is None and not reading.columns_in(given[0].features)
         # A Cox model, a table and quality are by client, and parts that are dealt are none.
         one = not reset or self._kind is TIMES or self._intervals is not None
-        self._dealt = not (apart or one) and groups is None
+        self._dealt = not (apart or one)
         clients = [self._read(own, reset=reset and not m) for m, own in enumerate(given)]
         if not apart:
-            clients = reading.dealt(clients[0], groups, 1 if one else self.num_clients)
+            clients = reading.dealt(clients[0], 1 if one else self.num_clients)
         # Rows that are dealt from one X have its units and its coding.
-        if len(clients) > 1 and (apart or groups is not None):
+        elif len(clients) > 1:
             if isinstance(self, ClassifierMixin):
                 reading.refuse_two_codings({own.name: own.y for own in clients})
             scales = Scales(d := clients[0].features.shape[1])
@@ -478,9 +470,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return a client's rows as numbers, as scikit-learn checks them."""
         named = own.site is not None
         refuse_text(own.features, f"{own.name}: X" if named else "X")
-        checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
+        checks = {"y_numeric": self._kind is SQUARES, "multi_output": self._kind in (COUNTS, TIMES), "reset": reset}
         try:
-            X, y = validate_data(self, own.features, self._targets(own.y), reset=reset, **checks)
+            given = own.features, self._targets(own.y)
+            X, y = validate_data(self, *given, dtype=np.float64, accept_sparse="csr", **checks)
             if y.dtype.kind in "OmM" and any(map(is_missing, y.tolist())):
                 raise ValueError("y has labels that are missing")
             return own._replace(features=X, y=reading.of_one_kind(y, "y"), weights=reading.row_weights(own.weights, X))

@@ -260,7 +260,10 @@ def describe(
         with TURN:
             columns, names, answers, found = _over_a_grid(model, X, features, classes, timeout)
     else:
-        columns, names, answers, found = _here(model, reading.sites_of(X, y, groups), classes)
+        sites = reading.clients_of(X, y, None, groups)
+        if sites[0].site is None:
+            raise ConfigurationError("one X needs groups=, the site of each row; or give a dict of the sites' tables")
+        columns, names, answers, found = _here(model, sites, classes)
     odd = [site for site, own in answers.items() if own.numbers["codebook"] != model._digest]
     found += [Finding(site, "", f"has {OTHER_CODEBOOK}", True) for site in odd]
     text, rows = list[str](), list[dict[str, Any]]()

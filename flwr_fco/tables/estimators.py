@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -115,7 +114,6 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
 
     alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
     l1_ratio: float = field(default=0.5, kw_only=True, metadata=FRACTION)
-    _of_y = MappingProxyType({"y_numeric": True})
 
     @staticmethod
     def _targets(y: Any) -> Any:
@@ -300,7 +298,6 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
     l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind = COUNTS
-    _of_y = MappingProxyType({"multi_output": True})
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
@@ -707,7 +704,6 @@ class FederatedCoxRegression(Federated):
     l1_ratio: float = field(default=1.0, kw_only=True, metadata=FRACTION)
     ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)
     _kind = TIMES
-    _of_y = MappingProxyType({"multi_output": True})
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return each row's risk score, shape (n,): the logarithm of its hazard ratio to a row of zeros."""

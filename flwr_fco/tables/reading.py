@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -57,8 +57,9 @@ class Client(NamedTuple):
         return Client._make([*self[:2], *chosen, self.values])
 
 
-def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
-    """Return each client's table as it was given; of one X it alone, without a site."""
+def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[Client]:
+    """Return each client's table as it was given; of one X those of `groups`, or it alone, without a site."""
+    whole = Client("X", None, X, y, sample_weight)
     # A sparse matrix of keys is a dict.
     if isinstance(X, Mapping) and not is_sparse(X):
         sites, prefix = list(X), ""
@@ -66,8 +67,16 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
         X = list(X.values())
     elif isinstance(X, list | tuple) and any(map(_is_table, X)):
         sites, prefix = list(range(len(X))), "part "
+    elif groups is None:
+        return [whole]
     else:
-        return [Client("X", None, X, y, sample_weight)]
+        check_consistent_length(X, y, sample_weight, groups)
+        refuse_shuffled("X", X, {"y": y, "sample_weight": sample_weight, "groups": groups})
+        names, owner = owners_of(groups)
+        whole = whole._replace(features=X.tocsr() if is_sparse(X) else X, rows=np.arange(owner.size))
+        return _divided(whole, names.tolist(), owner)
+    if groups is not None:
+        raise ConfigurationError("groups is for one X, y; here X is a list, whose parts are the clients already")
     beside = {"y": y, "sample_weight": sample_weight}
     for name, parts in beside.items():
         if parts is not None and (not isinstance(parts, list | tuple) or len(parts) != len(X)):
@@ -77,21 +86,18 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
     return [Client(f"{prefix}{own[0]}", *own) for own in zip(sites, X, *columns, strict=True)]
 
 
-def dealt(whole: Client, groups: Any, count: int) -> list[Client]:
-    """Return the clients of one X: those that `groups` names, or so many to whom its rows are dealt in turn."""
-    numbers = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
-    sites = list(range(min(count, numbers.size)))
+def dealt(whole: Client, count: int) -> list[Client]:
+    """Return so many clients, to whom the rows of one X are dealt in turn."""
+    rows = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
     # Rows of a cluster stay together: its errors and folds are of all of them.
-    owner = (np.arange(numbers.size) if whole.clusters is None else whole.clusters) % len(sites)
-    if groups is not None:
-        names, of_given = owners_of(groups)
-        sites, owner = names.tolist(), of_given[numbers]
-    whole = whole._replace(rows=numbers)
-    return [
-        whole.at(owner == m)._replace(name=f"{'part ' * (groups is None)}{site}", site=site)
-        for m, site in enumerate(sites)
-        if (owner == m).any()
-    ]
+    owner = (np.arange(rows.size) if whole.clusters is None else whole.clusters) % min(count, rows.size)
+    return _divided(whole._replace(rows=rows), range(count), owner, "part ")
+
+
+def _divided(whole: Client, sites: Iterable[Any], owner: NDArray[np.int64], prefix: str = "") -> list[Client]:
+    """Return the clients that have rows of one X."""
+    parts = [(site, owner == m) for m, site in enumerate(sites)]
+    return [whole.at(own)._replace(name=f"{prefix}{site}", site=site) for site, own in parts if own.any()]
 
 
 def aligned(clients: Sequence[Client]) -> list[Client]:
@@ -204,7 +210,7 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
         if given is not None and len(given) != kept.size:
             raise PublicError(f"{own.name} has more rows, or fewer, than {name}; expected an entry for each row")
     complete = {name: entries[kept] for name, entries in values.items()}
-    numbers = np.arange(kept.size) if own.site is None else None
+    numbers = np.arange(kept.size) if own.site is None else own.rows
     read = own._replace(features=None, rows=numbers).at(kept)
     y = book.target(complete) if own.y is None else read.y
     return read._replace(features=type(own.features)(book.made(complete)), y=y, values=values)
@@ -220,24 +226,6 @@ def refuse_shuffled(whose: str, X: Any, beside: Mapping[str, Any]) -> None:
         if known and not here.equals(there) and [*here] != [*there] and {*here} == {*there}:
             prefix = f"{whose}: {name} has the labels of X's rows in another order"
             raise PublicError(f"{prefix}; give {name}.loc[X.index], or {name}.to_numpy() if its places are right")
-
-
-def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:
-    """Return each site's table and targets as they were given; targets are None if there are none.
-
-    Raises
-    ------
-    ConfigurationError
-        If `X` is one table without `groups`.
-    """
-    clients = clients_of(X, y, None)
-    if clients[0].site is not None:
-        return clients
-    if groups is None:
-        raise ConfigurationError("one X needs groups=, the site of each row; or give a dict of the sites' tables")
-    check_consistent_length(X, groups)
-    refuse_shuffled("X", X, {"y": y, "groups": groups})
-    return dealt(clients[0], groups, 1)
 
 
 def read_site(
