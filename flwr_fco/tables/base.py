@@ -334,7 +334,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
         over_grid = reading.is_grid(rows[0])
         clients = [] if over_grid else self._clients(*rows)
-        outputs = self._outputs(clients, classes)
+        self._set_classes(clients, classes)
         objectives = self._objectives(clients)
         with ExitStack() as stack:
             entered = stack.enter_context(TURN if over_grid else connected(objectives))
@@ -343,12 +343,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())
                 stack.enter_context(progress_bar(grid, None))
-            sites = self._sites_over(grid, features, outputs) if over_grid else self._sites_here(grid, clients, outputs)
-            return self._solved(sites, outputs)
+            return self._solved(self._sites_of(grid, clients, features))
 
-    def _outputs(self, clients: Sequence[reading.Client], classes: Any) -> int:
-        """Return how many scores a row has."""
-        return 1
+    def _set_classes(self, clients: Sequence[reading.Client], classes: Any) -> None:
+        """Take the classes of a classifier, which are those of the clients here, or else the given ones."""
+
+    @property
+    def _outputs(self) -> int:
+        """How many scores a row has."""
+        count = len(getattr(self, "classes_", ()))
+        return count if count > 2 else 1
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -504,40 +508,26 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 objective.folds = fold[own.rows]
         return objectives
 
-    def _sites_here(self, grid: Any, clients: Sequence[reading.Client], outputs: int) -> Sites:
-        """Return what sites in this process say first."""
-        d = clients[0].features.shape[1]
-        self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
-        self._sites = [own.site for own in clients]
-        start = self._start(d, outputs)
-        # The rows are here, and their columns have been compared.
-        tables = Tables(settled=True)
-        answers = first_answers(self, grid, start, tables, len(clients))
-        return Sites(grid, start, self._timeout, tables, [own.name for own in clients], answers)
-
-    def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
-        """Return what the sites of a grid say of their tables, and then first."""
-        names, d, tables = self._columns_over(grid, features)
-        self._factors = reading.factors_of(self._given_factors, names, d)
-        self._sites = [] if self.codebook is None else list(self.codebook.sites)
-        tables = tables or self._tables_at(grid, names_of(names))
-        tables.compare()
-        start = self._start(d, outputs)
-        answers = first_answers(self, grid, start, tables, self.num_clients)
+    def _sites_of(self, grid: Any, clients: Sequence[reading.Client], features: Any) -> Sites:
+        """Return the sites of a fit, and what they say first; those of a grid say before what their tables are."""
+        # Of rows that are here the columns have been compared.
+        tables = Tables(settled=True) if clients else self._columns_over(grid, features)
+        self._sites = [own.site for own in clients] or list(getattr(self.codebook, "sites", ()))
+        names = getattr(self, "feature_names_in_", ())
+        self._factors = reading.factors_of(self._given_factors, names, self.n_features_in_)
+        answers = first_answers(self, grid, tables, len(clients) or self.num_clients)
+        if clients:
+            return Sites(self, grid, tables, [own.name for own in clients], answers)
         if self.without_ is not None:
             # A codebook names the sites by partition.
             without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_
             answers.pop(reading.place_of(without, [answer.partition for answer in answers]))
-        # The fit is of these and of nobody who comes later.
-        grid = SomeNodes(grid, answers)
         called = [self._site_of(answer.partition) for answer in answers]
         check_masses(answers)
-        sites = Sites(grid, start, self._timeout, tables, called, answers)
+        # The fit is of these and of nobody who comes later.
+        sites = Sites(self, SomeNodes(grid, answers), tables, called, answers)
         if self.standardize:
-            sites.check_scales(names or range(d))
-        self.n_features_in_ = d
-        if names:
-            self.feature_names_in_ = np.array(names, dtype=object)
+            sites.check_scales(self._names(self.n_features_in_))
         self._on_trust, self._dealt = not tables.all_named, False
         self._check_sites({site: int(own.examples) for site, own in zip(called, answers, strict=True)})
         return sites
@@ -567,32 +557,37 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             check_site_rows(rows)
 
-    def _tables_at(self, grid: Any, names: Names, *, scales: bool = True) -> Tables:
-        """Ask the sites what their tables are; without `scales` for names alone."""
-        nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
-        tables = Tables(Described(names, self._names_of_classes()))
-        failed = tables.ask(grid, nodes, self._timeout, scales=scales)
-        why = [f"{at if at.partition_id is None else self._site_of(at.site)}: {text}" for at, text in failed.items()]
-        check_count(len(nodes) - len(failed), self.num_clients, why)
-        return tables
+    def _columns_over(self, grid: Any, features: Any, *, describes: bool = False) -> Tables:
+        """Learn the columns of a grid's sites, and return what they say of them; for a Table 1 only names.
 
-    def _columns_over(self, grid: Any, features: Any, *, scales: bool = True) -> tuple[list[str], int, Tables | None]:
-        """Return the names of the sites' columns, how many they are, and the tables if sites were asked for them."""
-        features = self.codebook.features if features is None and self.codebook is not None else features
-        tables = None
-        if features is None:
-            tables = self._tables_at(grid, None, scales=scales)
-            features = tables.columns
-            if features is None:
-                prefix = "no site names its columns, as arrays do not"
-                raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
-            tables.own = tables.own._replace(columns=features)
-        names = [] if isinstance(features, Real) else list(features)
+        Which tables do not fit a codebook is in the Table 1, so these are not asked for it.
+        """
+        book = self.codebook
+        features = book.features if book is not None and (describes or features is None) else features
+        names = [] if features is None or isinstance(features, Real) else list(features)
         d = int(features) if isinstance(features, Integral) and features is not True else len(names)
-        if d < 1:
+        if d < 1 and features is not None:
             prefix = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
-        return names, d, tables
+        tables = Tables(Described(names_of(names), self._names_of_classes()), settled=describes and book is not None)
+        if book is None or not describes:
+            nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
+            failed = tables.ask(grid, nodes, self._timeout, scales=not describes)
+            called = [at if at.partition_id is None else self._site_of(at.site) for at in failed]
+            why = [f"{site}: {text}" for site, text in zip(called, failed.values(), strict=True)]
+            check_count(len(nodes) - len(failed), self.num_clients, why)
+            if features is None and tables.columns is None:
+                prefix = "no site names its columns, as arrays do not"
+                raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
+            names = list(tables.columns or ()) if features is None else names
+            tables.own = tables.own._replace(columns=names_of(names))
+            tables.compare()
+        self.n_features_in_ = d or len(names)
+        # Those of an earlier fit are others.
+        self.__dict__.pop("feature_names_in_", None)
+        if names:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        return tables
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         return make_app(lambda own: self._objective_of(load(own), order, disclosure, *classes), disclosure=disclosure)
@@ -622,14 +617,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
-        return None
+        return reports.class_names(*self._classes) if self._classes else None
 
     # --- the runs before, of and after a fit ------------------------------------------------------------------------
 
-    def _start(self, d: int, outputs: int) -> ArrayRecord:
-        start = ArrayRecord({"coefficients": Array(np.zeros((d, outputs) if outputs > 1 else (d,)))})
+    def _start(self) -> ArrayRecord:
+        shape = (self.n_features_in_, self._outputs)[: 1 + (self._outputs > 1)]
+        start = ArrayRecord({"coefficients": Array(np.zeros(shape))})
         if self._common_intercept:
-            start["intercept"] = Array(np.zeros(outputs))
+            start["intercept"] = Array(np.zeros(self._outputs))
         return start
 
     def _strategy(self, psi: Regularizer, sites: Sites) -> Any:
@@ -656,7 +652,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
         return sites.strategy(tolerance=tolerance, regularizer=psi, hessian="none" if dense_solution else "block")
 
-    def _solved(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
+    def _solved(self, sites: Sites) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
         columns = sites.columns(levels=self.fit_intercept or self._kind is TIMES)
         if self._common_intercept and self._kind is SQUARES:
@@ -675,7 +671,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if far:
             sites.centre(centre)
         try:
-            coefficients, intercepts = self._solved_there(sites, outputs)
+            coefficients, intercepts = self._solved_there(sites)
         finally:
             if far:
                 sites.centre(np.zeros_like(centre))
@@ -683,15 +679,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for point in self.path_.points if self._path is not None else ():
             arrays = point.result.arrays
             own = arrays["coefficients"].numpy().copy()
-            moved = columns.settled(own.reshape(-1, outputs), np.zeros(outputs), own=self._own_levels)
+            moved = columns.settled(own.reshape(-1, self._outputs), np.zeros(self._outputs), own=self._own_levels)
             arrays["coefficients"] = Array(own)
             if self._common_intercept:
                 arrays["intercept"] = Array(arrays["intercept"].numpy() + moved)
         return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
 
-    def _solved_there(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
+    def _solved_there(self, sites: Sites) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         self._total = sites.total
+        outputs = self._outputs
         names = self._names(self.n_features_in_)
         strength = self._strength(self._total) if self._path is None else 1.0
         # Factors and scales hold for all classes.
@@ -741,7 +738,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.covariance_ = self._table.found.covariance
             self.log_likelihood_ = self._table.found.log_likelihood
             self.n_iter_ += exchanges
-        self._describe(strategy, last, outputs, sites, unsolved)
+        self._describe(strategy, last, sites, unsolved)
         intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
         if self._common_intercept:
             intercepts = result.arrays["intercept"].numpy()
@@ -779,7 +776,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
         return chosen.result.arrays
 
-    def _describe(self, strategy: FedNewton, last: Any, outputs: int, sites: Sites, unsolved: bool) -> None:
+    def _describe(self, strategy: FedNewton, last: Any, sites: Sites, unsolved: bool) -> None:
         """Store what is proved, and the lines of a summary."""
         path = self._path
         many = len(sites.answers)
@@ -802,7 +799,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         self._lines += [("Intercepts", "each site's own, which have stayed there")] * (self.site_intercepts == "local")
-        proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
+        proved = proved_zero(strategy)["coefficients"].reshape(-1, self._outputs)
         self.proved_zero_ = proved[:, 0] if self._first == "alpha" else np.ascontiguousarray(proved.T)
         text = f"{np.count_nonzero(proved.all(axis=1))} features, which no optimum of the pooled problem has"
         self._lines += [("Proved zero", text)] * bool(proved.any())

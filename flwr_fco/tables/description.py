@@ -16,12 +16,11 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import is_missing, names_of
+from flwr_fco.core.schema import is_missing
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.design import dense, moments
-from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
 from flwr_fco.tables.checks import ALONE, NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
@@ -284,19 +283,13 @@ def describe(
 
 def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: float) -> Any:
     """Ask the sites of a grid."""
-    outputs = 1
     if model._kind is CLASSES:
         model.classes_ = classes = np.unique(model._all_classes(classes))
-        outputs = classes.size if classes.size > 2 else 1
     # A deviation of zeros and ones is a count.
-    names, d, tables = model._columns_over(grid, features if model.codebook is None else None, scales=False)
-    if model.codebook is None:
-        tables = tables or model._tables_at(grid, names_of(names), scales=False)
-        tables.compare()
-    names = names or [f"x{j}" for j in range(d)]
+    tables = model._columns_over(grid, features, describes=True)
+    names = [*model._names(model.n_features_in_)]
     columns = columns_of(model, names, classes)
-    tables = tables or Tables(settled=True)
-    run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
+    run = prepared(asking(model.num_clients, tables), grid, model._start(), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
     request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes, check=_check)

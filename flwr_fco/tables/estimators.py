@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, undated
+from flwr_fco.core.schema import undated
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.models import Model, arrays_of
@@ -479,7 +479,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         """
         rows = X, y, sample_weight, groups, without
         coefficients, intercept = self._fitted(rows, features, intervals, timeout, self._all_classes(classes))
-        outputs = self.classes_.size if self.classes_.size > 2 else 1
+        outputs = self._outputs
         if self._common_intercept:
             self.class_count_ = np.round(self._total * class_shares(self._slopes[0, -outputs:]), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.
@@ -518,7 +518,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         """
         return self._app(load, features, disclosure, np.unique(self._all_classes(classes)))
 
-    def _outputs(self, clients: Sequence[Client], classes: Any) -> int:
+    def _set_classes(self, clients: Sequence[Client], classes: Any) -> None:
         if clients:
             for own in clients:
                 check_classification_targets(own.y)
@@ -532,13 +532,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             text = "the odds are of {1!r} against {0!r}, as classes are sorted, and {1!r} is the codebook's reference"
             advice = "If they are meant, give it reference={0!r}; if not, levels that sort otherwise, such as 0 and 1"
             warnings.warn(f"{text}. {advice}".format(*self.classes_.tolist()), UserWarning, stacklevel=4)
-        outputs = self.classes_.size if self.classes_.size > 2 else 1
-        if outputs > 1 and self._intervals is not None:
+        if (outputs := self._outputs) > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; only models of two classes have them")
         if outputs > 1 and self.site_intercepts == "local":
             prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
             raise ConfigurationError(f"{prefix}; expected two classes, or a common intercept")
-        return outputs
 
     def _strength(self, total: float) -> float:
         return float(1.0 / (self.C * total))
@@ -547,9 +545,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         """Return the codebook's classes, or without any the given ones."""
         levels = [own.levels for own in getattr(self.codebook, "outcome", {}).values()]
         return np.asarray(levels[0] if levels and levels[0] else given)
-
-    def _names_of_classes(self) -> Names:
-        return class_names(self.classes_)
 
     def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
         if not np.isin(y, classes).all():

@@ -133,7 +133,7 @@ def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
 @contextmanager
 def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Sequence[Any]]]:
     """Yield a run in which the sites of a fitted model are asked, and if they are here their names."""
-    start = model._start(model.n_features_in_, 1)
+    start = model._start()
     if is_grid(X):
         tables = Tables(Described(names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()))
         with TURN:
@@ -212,9 +212,9 @@ def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
         raise ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
 
-def first_answers(model: Any, grid: Any, start: Any, tables: Tables, least: int) -> list[Answer]:
+def first_answers(model: Any, grid: Any, tables: Tables, least: int) -> list[Answer]:
     """Return what all sites of a grid say first."""
-    run = prepared(asking(least, tables), grid, start, model._timeout)
+    run = prepared(asking(least, tables), grid, model._start(), model._timeout)
     size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
     shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
     numbers = {"codebook": model._digest, "clustered": float(model.cluster not in (None, "site"))}
@@ -244,12 +244,10 @@ class Sites:
 
     Parameters
     ----------
+    model : estimator
+        What is fitted, and how long an answer is waited for.
     grid : Grid
         Connects them, and nobody else.
-    start : ArrayRecord
-        The model at 0.
-    timeout : float
-        Seconds to wait for an answer.
     tables : Tables
         What they have said of their tables.
     names : sequence of str
@@ -269,12 +267,10 @@ class Sites:
         Of the columns; the last is 0 of those that are constant in each stratum.
     """
 
-    def __init__(
-        self, grid: Any, start: Any, timeout: float, tables: Tables, names: Sequence[str], answers: Sequence[Answer]
-    ) -> None:
+    def __init__(self, model: Any, grid: Any, tables: Tables, names: Sequence[str], answers: Sequence[Answer]) -> None:
         self.grid = grid
-        self.start: ArrayRecord = start
-        self.timeout = timeout
+        self.start: ArrayRecord = model._start()
+        self.timeout: float = model._timeout
         self.tables = tables
         self.names = names
         self.means, self.variances, self.within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
