@@ -260,6 +260,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         groups: Any = None,
         *,
         features: Any = None,
+        classes: Any = (0, 1),
         without: Any = None,
         intervals: bool | Intervals = False,
         timeout: float = TIMEOUT,
@@ -274,8 +275,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`. With a codebook a table is a frame as
             it comes, and is read by it.
         y : array-like, shape (n,), or a list or dict of them
-            The targets; none with a grid, or where the codebook has an outcome. :class:`FederatedCoxRegression` says
-            how times and events are given.
+            The targets, or the classes; none with a grid, or where the codebook has an outcome.
+            :class:`FederatedCoxRegression` says how times and events are given.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it, except among Efron's ties. With a grid the
             sites' ``load`` returns them. Errors of a table are robust then.
@@ -284,24 +285,55 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         features : int or sequence of str, optional
             With a grid, how many columns the sites have, or their names; by default the codebook's, and without one the
             sites, whose data are frames then, are asked for them in one more message.
+        classes : array-like, default (0, 1)
+            With a grid, those of a classifier, as for :meth:`client_app`; by default those of the codebook.
         without : str or int, optional
             The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
             grid a partition id, or a name of the codebook.
         intervals : bool or Intervals, default False
-            Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
-            take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
+            Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree, for
+            all but three and more classes; they take one more round, of other models than those of squares some, and a
+            question before the fit (docs/how-to/inference.md).
         timeout : float, default 600
             With a grid, seconds to wait for a site. One that has been waited for in vain twice is only asked; a fit
             that a site does not take part in to its end is an error that names the site and the reason.
         """
-        coefficients, intercepts = self._fitted((X, y, sample_weight, groups, without), features, intervals, timeout)
+        self._check_settings()
+        chosen = checked("intervals", intervals, bool | Intervals)
+        # Half of an earlier fit, beside the columns and classes of one that an error ends, would be a third model.
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        self._table: Table | None = None
+        self.without_ = without
+        self._timeout = checked("timeout", timeout, float, POSITIVE)
+        self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
+        over_grid = reading.is_grid(X)
+        clients = [] if over_grid else self._clients(X, y, sample_weight, groups, without)
+        self._set_classes(clients, self._all_classes(classes))
+        objectives = self._objectives(clients)
+        with ExitStack() as stack:
+            entered = stack.enter_context(TURN if over_grid else connected(objectives))
+            grid = X if over_grid else entered
+            if isinstance(grid, InProcessGrid):
+                # The log of a ServerApp shows its rounds; here somebody waits for the model.
+                stack.enter_context(quiet())
+                stack.enter_context(progress_bar(grid, None))
+            self._take(*self._solved(self._sites_of(grid, clients, features)))
+        return self
+
+    def _take(self, coefficients: NDArray[np.float64], intercepts: Vector) -> None:
+        """Keep coefficients of shape (d, outputs) and intercepts of shape (outputs,) as those of the model."""
         self.coef_ = coefficients[:, 0]
         if self._kind is not TIMES:
             self.intercept_: Any = float(intercepts[0])
-        return self
 
     def client_app(
-        self, load: Any, *, features: Sequence[str] | None = None, disclosure: Disclosure | None = None
+        self,
+        load: Any,
+        classes: ArrayLike = (0, 1),
+        *,
+        features: Sequence[str] | None = None,
+        disclosure: Disclosure | None = None,
     ) -> Any:
         """Return the ClientApp of a site, for :meth:`fit` over a grid.
 
@@ -311,42 +343,23 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             ``(context) -> (X, y)`` or ``(X, y, sample_weight)``: the site's rows and targets, as arrays, a sparse
             matrix or a frame, with the same columns at every site: in the same order, or `features` gives it. With a
             codebook it is the site's table as it comes, alone if the outcome is in it.
+        classes : array-like, default (0, 1)
+            All classes of a classifier's federation, the same at every site, which need not have all of them.
         features : sequence of str, optional
             The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        return self._app(load, features, disclosure)
-
-    def _fitted(self, rows: Any, features: Any, intervals: Any, timeout: Any, classes: Any = None) -> Any:
-        """Return the coefficients of shape (d, outputs) and the intercepts of shape (outputs,), and store the rest.
-
-        `rows` are X, y, their weights, groups, and the site that is left out.
-        """
-        self._check_settings()
-        chosen = checked("intervals", intervals, bool | Intervals)
-        # Half of an earlier fit, beside the columns and classes of one that an error ends, would be a third model.
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
-        self._table: Table | None = None
-        self.without_ = rows[-1]
-        self._timeout = checked("timeout", timeout, float, POSITIVE)
-        self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
-        over_grid = reading.is_grid(rows[0])
-        clients = [] if over_grid else self._clients(*rows)
-        self._set_classes(clients, classes)
-        objectives = self._objectives(clients)
-        with ExitStack() as stack:
-            entered = stack.enter_context(TURN if over_grid else connected(objectives))
-            grid = rows[0] if over_grid else entered
-            if isinstance(grid, InProcessGrid):
-                # The log of a ServerApp shows its rounds; here somebody waits for the model.
-                stack.enter_context(quiet())
-                stack.enter_context(progress_bar(grid, None))
-            return self._solved(self._sites_of(grid, clients, features))
+        own: Any = copy.copy(self)
+        own.classes_ = self._all_classes(classes)
+        return make_app(lambda context: own._objective_of(load(context), features, disclosure), disclosure=disclosure)
 
     def _set_classes(self, clients: Sequence[reading.Client], classes: Any) -> None:
         """Take the classes of a classifier, which are those of the clients here, or else the given ones."""
+
+    def _all_classes(self, given: Any) -> NDArray[Any]:
+        """Return the classes of a classifier where they are not those of rows: the codebook's, or the given ones."""
+        return np.zeros(0)
 
     @property
     def _outputs(self) -> int:
@@ -363,11 +376,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _strength(self, total: float) -> float:
         """Return the strength of the mean loss of rows with this sum of weights."""
         return float(self.alpha)
-
-    @property
-    def _classes(self) -> tuple[Any, ...]:
-        """What a loss takes besides rows and weights: the classes of a classifier."""
-        return (self.classes_,) if isinstance(self, ClassifierMixin) else ()
 
     @property
     def _common_intercept(self) -> bool:
@@ -406,7 +414,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         own = self._read(reading.opened(given, self.codebook, self.cluster, needed=False), reset=False)
         own = own.at(own.weights != 0.0)
         weights = own.weights if sample_weight is not None else None
-        found = self._objective(own.features, own.y, *self._classes, weights).own_intercept(np.ravel(self.coef_))
+        found = self._objective(own.features, own.y, weights).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
         return np.array([found]) if isinstance(self, ClassifierMixin) else found
@@ -462,7 +470,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             for own in clients:
                 scales.add(own.name, *scales_of(as_rows(own.features)))
             if text := scales.differing(self._names(d)):
-                warnings.warn(text, UserWarning, stacklevel=4)
+                warnings.warn(text, UserWarning, stacklevel=3)
         if not all((own.weights >= 0.0).all() for own in clients) or not any(own.weights.any() for own in clients):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         left_out = None if without is None else reading.place_of(without, [own.site for own in clients])
@@ -496,7 +504,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         objectives = list[Any]()
         for own in clients:
             try:
-                objectives.append(self._objective(own.features, own.y, *self._classes, own.weights))
+                objectives.append(self._objective(own.features, own.y, own.weights))
             except ConfigurationError as error:
                 error.args = (f"{own.name}: {error}",)
                 raise
@@ -589,23 +597,20 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, dtype=object)
         return tables
 
-    def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
-        return make_app(lambda own: self._objective_of(load(own), order, disclosure, *classes), disclosure=disclosure)
-
     def _objective_of(
-        self, data: Any, order: Any, disclosure: Disclosure | None, *classes: Any, whose: str = "this site"
+        self, data: Any, order: Any, disclosure: Disclosure | None = None, whose: str = "this site"
     ) -> Objective:
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
         own, names = reading.read_site(data, order, self.codebook, self.cluster, whose)
         try:
-            objective: Any = self._objective(own.features, np.asarray(self._targets(own.y)), *classes, own.weights)
+            objective: Any = self._objective(own.features, np.asarray(self._targets(own.y)), own.weights)
         except (TypeError, ValueError) as error:
             if text := reading.missing_in(own.features, own.y, names):
                 raise PublicError(text) from error
             raise
         objective.feature_names = names
         objective.clusters = own.clusters
-        columns = columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])], *(classes or [None]))
+        columns = columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])])
         objective.digest = self._digest
         objective.facts = Facts(columns, own.values, disclosure or Disclosure())
         return objective  # type: ignore[no-any-return]
@@ -617,7 +622,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
-        return reports.class_names(*self._classes) if self._classes else None
+        return reports.class_names(self.classes_) if isinstance(self, ClassifierMixin) else None
 
     # --- the runs before, of and after a fit ------------------------------------------------------------------------
 
@@ -664,7 +669,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             pairs = zip(sites.names, sites.answers, strict=True)
             if idle := [site for site, own in pairs if not (own.numbers["loss"] or own.vectors["gradient"].any())]:
                 prefix = f"{first_of(idle)}: all rows of one class, which say nothing beside an intercept of their own"
-                warnings.warn(prefix, UserWarning, stacklevel=4)
+                warnings.warn(prefix, UserWarning, stacklevel=3)
         centre = np.append(columns.centre, columns.level)
         far = bool(centre.any())
         self.n_iter_ = 1 + far
@@ -700,7 +705,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy = self._strategy(psi, sites)
         if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > sites.rows:
             text = f"{self.n_features_in_} columns, {sites.rows:.0f} rows and no penalty: many models fit the"
-            warnings.warn(f"{text} rows as well, and this is one; give a penalty, or fewer columns", stacklevel=5)
+            warnings.warn(f"{text} rows as well, and this is one; give a penalty, or fewer columns", stacklevel=4)
         # By the squares it is seen whether another fit has the same rows at the same sites.
         squares = np.sum([np.square(own.weight * own.vectors["gradient"]) for own in sites.answers], axis=0)
         self._slopes = np.array([sites.slopes, squares])
@@ -731,7 +736,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
             ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
             ended += f"{self.duality_gap_:.3g}, is a loose bound, and a fit without a penalty has no need of one"
-            warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=5)
+            warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=4)
         if inference is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
             self._table, exchanges = inference.table(begin)
@@ -752,7 +757,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for free, why in ((idle, constant), (units.any() & ~units.any(axis=1) & ~idle, follows)):
             if (free := np.flatnonzero(free & (penalised == 0.0))).size:
                 prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-                warnings.warn(f"{prefix}: {why}", stacklevel=5)
+                warnings.warn(f"{prefix}: {why}", stacklevel=4)
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:

@@ -64,7 +64,7 @@ class Facts(NamedTuple):
     disclosure: Disclosure
 
 
-def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[TableColumn]:
+def columns_of(model: Any, names: Sequence[str]) -> list[TableColumn]:
     """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
     book = model.codebook
     outcome = [] if book is None else [*book.outcome.items()]
@@ -77,7 +77,7 @@ def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[TableColu
         time = next((each for each in named if each.name != events[0]), TableColumn("time"))
         return [*own, time._replace(is_time=True), TableColumn(events[0], ("0", "1"))]
     target = next(iter(named), TableColumn("y"))
-    return [*own, target._replace(levels=class_names(np.asarray(classes)) if model._kind is CLASSES else ())]
+    return [*own, target._replace(levels=class_names(model.classes_) if model._kind is CLASSES else ())]
 
 
 # --- at a site --------------------------------------------------------------------------------------------------------
@@ -255,14 +255,15 @@ def describe(
     model = copy.copy(model)
     model._check_settings()
     model._timeout = timeout
+    model.classes_ = model._all_classes(classes)
     if reading.is_grid(X):
         with TURN:
-            columns, names, answers, found = _over_a_grid(model, X, features, classes, timeout)
+            columns, names, answers, found = _over_a_grid(model, X, features, timeout)
     else:
         sites = reading.clients_of(X, y, None, groups)
         if sites[0].site is None:
             raise ConfigurationError("one X needs groups=, the site of each row; or give a dict of the sites' tables")
-        columns, names, answers, found = _here(model, sites, classes)
+        columns, names, answers, found = _here(model, sites)
     odd = [site for site, own in answers.items() if own.numbers["codebook"] != model._digest]
     found += [Finding(site, "", f"has {OTHER_CODEBOOK}", True) for site in odd]
     text, rows = list[str](), list[dict[str, Any]]()
@@ -281,14 +282,12 @@ def describe(
     return reported
 
 
-def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: float) -> Any:
+def _over_a_grid(model: Any, grid: Any, features: Any, timeout: float) -> Any:
     """Ask the sites of a grid."""
-    if model._kind is CLASSES:
-        model.classes_ = classes = np.unique(model._all_classes(classes))
     # A deviation of zeros and ones is a count.
     tables = model._columns_over(grid, features, describes=True)
     names = [*model._names(model.n_features_in_)]
-    columns = columns_of(model, names, classes)
+    columns = columns_of(model, names)
     run = prepared(asking(model.num_clients, tables), grid, model._start(), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
@@ -314,14 +313,13 @@ def _check(answer: Answer) -> None:
         raise ProtocolError("its Table 1 has counts, deviations or correlations that no rows have")
 
 
-def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
+def _here(model: Any, sites: Sequence[reading.Client]) -> Any:
     """Describe sites whose rows are in this process."""
-    extra: tuple[Any, ...] = ()
     if model._kind is CLASSES:
         held = [label for own in sites for label in np.ravel(own.y).tolist() if not is_missing(label)]
         # A site that has numbers where the first one has texts is named below.
         labels = [label for label in held if isinstance(label, str) == isinstance(held[0], str)]
-        extra = (np.unique(labels or model._all_classes(classes)),)
+        model.classes_ = np.unique(labels) if labels else model.classes_
     columns = reading.columns_in(sites[0].features) if model.codebook is None else []
     # The column of clusters is no feature.
     order = [name for name in columns if name != model.cluster] or None
@@ -331,13 +329,13 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
         called = own.name if isinstance(own.site, str) else f"site {own.site}"
         data = own.features if own.y is None else (own.features, own.y)
         try:
-            objective = model._objective_of(data, order, None, *extra, whose=own.name)
+            objective = model._objective_of(data, order, whose=own.name)
             said = description(Question("description", objective.layout, {}), objective)
             answers[called] = said._replace(examples=float(objective.num_examples))
             names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
         except (FlwrFcoError, ValueError) as error:
             found.append(Finding(called, "", f"{error}".removeprefix(f"{own.name} "), True))
-    return columns_of(model, names, *(extra or [None])), names, answers, found
+    return columns_of(model, names), names, answers, found
 
 
 def _rows(cells: Cells) -> list[dict[str, Any]]:

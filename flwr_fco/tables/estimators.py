@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,6 @@ from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import undated
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
@@ -27,11 +26,11 @@ from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, Multinomi
 from flwr_fco.objectives.linear import TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.tables.base import Federated
-from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES, Intervals
+from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES
 from flwr_fco.tables.quality import Curves, curves_of
 from flwr_fco.tables.reading import Client, as_table
 from flwr_fco.tables.reports import class_names
-from flwr_fco.tables.sites import TIMEOUT, asked_of
+from flwr_fco.tables.sites import asked_of
 
 
 @refusing
@@ -434,51 +433,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     _kind = CLASSES
     _first = "C"
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        groups: Any = None,
-        *,
-        features: Any = None,
-        classes: Any = (0, 1),
-        without: Any = None,
-        intervals: bool | Intervals = False,
-        timeout: float = TIMEOUT,
-    ) -> Self:
-        """Fit the model to the clients' rows, here or where they are.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
-            The rows, dealt to `num_clients` clients in turn, with `intervals` one client's; or each client's own, in a
-            dict by its name; or the grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
-        y : array-like, shape (n,), or a list or dict of them, optional
-            The classes; none with a grid, or where the codebook has an outcome.
-        sample_weight : array-like, shape (n,), or a list or dict of them, optional
-            Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
-            them. Errors of a table are robust then.
-        groups : array-like, shape (n,), optional
-            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
-        features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names; by default the codebook's, and without one the
-            sites, whose data are frames then, are asked for them in one more message.
-        classes : array-like, default (0, 1)
-            With a grid, as for :meth:`client_app`; by default those of the codebook.
-        without : str or int, optional
-            The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
-            grid a partition id, or a name of the codebook.
-        intervals : bool or Intervals, default False
-            Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
-            whether the sites agree; they take some more rounds, and a question before the fit
-            (docs/how-to/inference.md).
-        timeout : float, default 600
-            With a grid, seconds to wait for a site. One that has been waited for in vain twice is only asked; a fit
-            that a site does not take part in to its end is an error that names the site and the reason.
-        """
-        rows = X, y, sample_weight, groups, without
-        coefficients, intercept = self._fitted(rows, features, intervals, timeout, self._all_classes(classes))
+    def _take(self, coefficients: NDArray[np.float64], intercepts: Vector) -> None:
         outputs = self._outputs
         if self._common_intercept:
             self.class_count_ = np.round(self._total * class_shares(self._slopes[0, -outputs:]), 9)
@@ -491,32 +446,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if outputs > 1 and self.l1_ratio == 1.0:
             coefficients -= _flat_middle(coefficients, factors)
         self.coef_ = np.ascontiguousarray(coefficients.T)
-        self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
-        return self
-
-    def client_app(
-        self,
-        load: Any,
-        classes: ArrayLike = (0, 1),
-        *,
-        features: Sequence[str] | None = None,
-        disclosure: Disclosure | None = None,
-    ) -> Any:
-        """Return the ClientApp of a site, for :meth:`fit` over a grid.
-
-        Parameters
-        ----------
-        load : callable
-            ``(context) -> (X, y)`` or ``(X, y, sample_weight)``: the site's rows and labels, as arrays, a sparse
-            matrix or a frame, with the same columns at every site: in the same order, or `features` gives it.
-        classes : array-like, default (0, 1)
-            All classes of the federation, the same at every site, which need not have all of them.
-        features : sequence of str, optional
-            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
-        disclosure : Disclosure, optional
-            What may leave the site, as its owner says; by default no limit is set.
-        """
-        return self._app(load, features, disclosure, np.unique(self._all_classes(classes)))
+        self.intercept_ = intercepts - intercepts.mean() if outputs > 1 else intercepts
 
     def _set_classes(self, clients: Sequence[Client], classes: Any) -> None:
         if clients:
@@ -531,7 +461,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if shown and shown[0] == self.classes_.tolist()[:1]:
             text = "the odds are of {1!r} against {0!r}, as classes are sorted, and {1!r} is the codebook's reference"
             advice = "If they are meant, give it reference={0!r}; if not, levels that sort otherwise, such as 0 and 1"
-            warnings.warn(f"{text}. {advice}".format(*self.classes_.tolist()), UserWarning, stacklevel=4)
+            warnings.warn(f"{text}. {advice}".format(*self.classes_.tolist()), UserWarning, stacklevel=3)
         if (outputs := self._outputs) > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; only models of two classes have them")
         if outputs > 1 and self.site_intercepts == "local":
@@ -541,12 +471,12 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     def _strength(self, total: float) -> float:
         return float(1.0 / (self.C * total))
 
-    def _all_classes(self, given: ArrayLike) -> NDArray[Any]:
-        """Return the codebook's classes, or without any the given ones."""
+    def _all_classes(self, given: Any) -> NDArray[Any]:
         levels = [own.levels for own in getattr(self.codebook, "outcome", {}).values()]
-        return np.asarray(levels[0] if levels and levels[0] else given)
+        return np.unique(np.asarray(levels[0] if levels and levels[0] else given))
 
-    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
+    def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
+        classes = self.classes_
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
             raise PublicError(

@@ -291,7 +291,7 @@ class Inference:
             )
         if events < _FEW_EVENTS * columns:
             more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
-            warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=7)
+            warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=6)
 
     # --- the sums of all sites ------------------------------------------------------------------------------------
 

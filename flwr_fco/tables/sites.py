@@ -284,7 +284,7 @@ class Sites:
             # Few rows, or columns of two whole numbers, are the same at two sites by chance.
             if own.examples >= _FEWEST and not same and (other := known.setdefault(key, site)) != site:
                 text = f"{site} has the same rows as {other}: all sums are identical. Was one file used at both?"
-                warnings.warn(text, UserWarning, stacklevel=5)
+                warnings.warn(text, UserWarning, stacklevel=4)
         self.rows = math.fsum(own.examples for own in answers)
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
@@ -394,7 +394,7 @@ class Sites:
             )
             if not np.isfinite(scales[j]):
                 raise ConfigurationError(text)
-            warnings.warn(text, UserWarning, stacklevel=5)
+            warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
