@@ -44,7 +44,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, SomeNodes, check_count, check_masses, connected, first_answers
+from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, asked_of, check_count, connected
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -141,7 +141,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
                 "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
-        return quality_of(self, X, y, groups)
+        with asked_of(self, X, y, groups) as (run, sites):
+            return quality_of(run, self, sites)
 
     def contrast(self, combinations: Any) -> Tested:
         """Return Wald's test that linear combinations of coefficients are 0, and their estimates and intervals.
@@ -522,28 +523,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = Tables(settled=True) if clients else self._columns_over(grid, features)
         self._sites = [own.site for own in clients] or list(getattr(self.codebook, "sites", ()))
         names = getattr(self, "feature_names_in_", ())
-        self._factors = reading.factors_of(self._given_factors, names, self.n_features_in_)
-        answers = first_answers(self, grid, tables, len(clients) or self.num_clients)
+        factors = self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
+        self._factors = reading.factors_of(factors, names, self.n_features_in_)
+        sites = Sites(self, grid, tables, [own.name for own in clients])
         if clients:
-            return Sites(self, grid, tables, [own.name for own in clients], answers)
-        if self.without_ is not None:
-            # A codebook names the sites by partition.
-            without = self._sites.index(self.without_) if self.without_ in self._sites else self.without_
-            answers.pop(reading.place_of(without, [answer.partition for answer in answers]))
-        called = [self._site_of(answer.partition) for answer in answers]
-        check_masses(answers)
-        # The fit is of these and of nobody who comes later.
-        sites = Sites(self, SomeNodes(grid, answers), tables, called, answers)
+            return sites
         if self.standardize:
             sites.check_scales(self._names(self.n_features_in_))
         self._on_trust, self._dealt = not tables.all_named, False
-        self._check_sites({site: int(own.examples) for site, own in zip(called, answers, strict=True)})
+        self._check_sites({site: int(own.examples) for site, own in zip(sites.names, sites.answers, strict=True)})
         return sites
-
-    @property
-    def _given_factors(self) -> Any:
-        """The factors of the penalty, by the names of the model's columns."""
-        return self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
 
     def _site_of(self, partition: Any) -> str:
         """Return the name of a site."""
@@ -659,7 +648,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _solved(self, sites: Sites) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        columns = sites.columns(levels=self.fit_intercept or self._kind is TIMES)
+        columns = sites.columns(levels=self.fit_intercept, own=self._own_levels)
         if self._common_intercept and self._kind is SQUARES:
             columns = columns._replace(level=sites.level)
         self._columns = columns
@@ -676,22 +665,20 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if far:
             sites.centre(centre)
         try:
-            coefficients, intercepts = self._solved_there(sites)
+            arrays = self._solved_there(sites)
         finally:
             if far:
                 sites.centre(np.zeros_like(centre))
         self.n_iter_ += far
-        for point in self.path_.points if self._path is not None else ():
-            arrays = point.result.arrays
-            own = arrays["coefficients"].numpy().copy()
-            moved = columns.settled(own.reshape(-1, self._outputs), np.zeros(self._outputs), own=self._own_levels)
-            arrays["coefficients"] = Array(own)
-            if self._common_intercept:
-                arrays["intercept"] = Array(arrays["intercept"].numpy() + moved)
-        return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
+        points = self.path_.points if self._path is not None else ()
+        for own in (arrays, *(point.result.arrays for point in points)):
+            columns.settle(own)
+        coefficients = arrays["coefficients"].numpy().reshape(-1, self._outputs)
+        nothing = Array(np.full(self._outputs, math.nan if self.site_intercepts == "local" else 0.0))
+        return coefficients.copy(), arrays.get("intercept", nothing).numpy()
 
-    def _solved_there(self, sites: Sites) -> tuple[NDArray[np.float64], Vector]:
-        """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+    def _solved_there(self, sites: Sites) -> ArrayRecord:
+        """Return the model of a run, at the strength of the cross-validation if there is one."""
         self._total = sites.total
         outputs = self._outputs
         names = self._names(self.n_features_in_)
@@ -744,11 +731,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.log_likelihood_ = self._table.found.log_likelihood
             self.n_iter_ += exchanges
         self._describe(strategy, last, sites, unsolved)
-        intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
-        if self._common_intercept:
-            intercepts = result.arrays["intercept"].numpy()
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
-        idle = self._columns.telling_nothing(own=self._own_levels)
+        idle = self._columns.idle
         units = getattr(run_of(strategy).state, "units", np.zeros(0))[: idle.size * outputs].reshape(-1, outputs)
         where = "at each site" if self._own_levels else "at all sites together"
         beside = ", or is the same in all rows at risk at each event" * (self._kind is TIMES)
@@ -758,7 +742,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if (free := np.flatnonzero(free & (penalised == 0.0))).size:
                 prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
                 warnings.warn(f"{prefix}: {why}", stacklevel=4)
-        return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
+        arrays: ArrayRecord = result.arrays
+        return arrays
 
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""

@@ -34,8 +34,6 @@ _ROWS = 10
 #: Part of a site's rows that repeat others, beyond what is expected; and repeated rows that may be where none are seen.
 _REPEATED = 0.25
 _FEW = 3.0
-#: Relative difference of sums of the same rows.
-_ROUNDING = 1e-12
 #: What a site says of each column.
 SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
 #: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`;
@@ -167,7 +165,10 @@ class Cells:
 
 def findings(cells: Cells) -> list[Finding]:
     """Return what cannot be, and what is far from the other sites, the worst first."""
-    found = _same_rows(cells) + _by_themselves(cells)
+    sums = np.hstack([cells.rows, cells.mean, cells.deviation, cells.counts, cells.outcome])
+    odd = (np.where(cells.binary, 0.0, cells.deviation) > 0.0).any(axis=1)
+    found = [Finding(cells.sites[m], "", text, True) for m, text in same_rows(cells.sites, [*sums], odd)]
+    found += _by_themselves(cells)
     if len(cells.sites) > 1:
         with np.errstate(all="ignore"):
             found += _far_numbers(cells) + _far_shares(cells) + _far_outcomes(cells)
@@ -177,17 +178,19 @@ def findings(cells: Cells) -> list[Finding]:
 # --- what a site's numbers say by themselves --------------------------------------------------------------------------
 
 
-def _same_rows(cells: Cells) -> list[Finding]:
-    """Find sites whose sums are identical: a file that was sent twice."""
-    sums = np.nan_to_num(np.hstack([cells.rows, cells.mean, cells.deviation, cells.counts, cells.outcome]), nan=-1.0)
-    prefix = "has the same rows as {}: all sums are identical. Was one file used at both?"
-    return [
-        Finding(site, "", prefix.format(cells.sites[k]), True)
-        for m, site in enumerate(cells.sites)
-        for k in np.flatnonzero(np.isclose(sums[:m], sums[m], rtol=_ROUNDING, atol=0.0).all(axis=1))
-        # Few rows, or columns of two values, are the same at two sites by chance.
-        if cells.rows[m, 0] >= _ROWS and np.nanmax(cells.deviation[m, ~cells.binary], initial=0.0) > 0.0
-    ]
+def same_rows(sites: Sequence[str], sums: Sequence[Any], odd: Any) -> list[tuple[int, str]]:
+    """Return the places of sites whose sums, the first of them rows, are identical to others', and what that means.
+
+    Few rows are the same at two sites by chance, as are columns that are not `odd`: those of two values.
+    """
+    known = dict[tuple[str, ...], str]()
+    found = []
+    for place, (site, own) in enumerate(zip(sites, sums, strict=True)):
+        key = tuple(f"{number + 0.0:.10g}" for number in own)
+        if own[0] >= _ROWS and odd[place] and (other := known.setdefault(key, site)) != site:
+            text = f"has the same rows as {other}: all sums are identical. Was one file used at both?"
+            found.append((place, text))
+    return found
 
 
 def _by_themselves(cells: Cells) -> list[Finding]:

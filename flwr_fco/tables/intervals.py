@@ -227,7 +227,7 @@ class Inference:
         # Before the fit: what cannot be is refused at once.
         self.asked.indices(names)
         levels = "stratum, whose own hazard" if self.kind is TIMES else "site, whose own level" * own
-        if (idle := np.flatnonzero(model._columns.telling_nothing(own=bool(levels)))).size:
+        if (idle := np.flatnonzero(model._columns.within if levels else model._columns.idle)).size:
             why = f"constant {f'at each {levels} takes it up' if levels else 'at all sites together'}"
             common = ", or give site_intercepts='common' if it differs between sites" * own
             shown = f"{', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}"

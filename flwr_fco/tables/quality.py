@@ -53,7 +53,7 @@ from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES
 from flwr_fco.tables.reports import Reported, aligned_columns
-from flwr_fco.tables.sites import asked_of, check_codebook, reasons_of, site_of
+from flwr_fco.tables.sites import check_codebook, reasons_of, site_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8
@@ -184,13 +184,7 @@ class Quality(Reported):
     bins: list[dict[str, float]]
 
 
-def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
-    """Return how good a fitted estimator is on the rows of several sites."""
-    with asked_of(model, X, y, groups) as (run, sites):
-        return _quality(run, model, sites)
-
-
-def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
+def quality_of(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
     """Ask all sites about a model, with their names by partition, if they have any."""
     point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
 

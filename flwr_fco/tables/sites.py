@@ -32,8 +32,9 @@ from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.checks import same_rows
 from flwr_fco.tables.estimates import counted
-from flwr_fco.tables.reading import is_grid
+from flwr_fco.tables.reading import is_grid, place_of
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
@@ -45,8 +46,6 @@ _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
 _HEAVIEST = 10.0
-#: Rows below which two sites may be the same.
-_FEWEST = 10
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
 _FAR = 1e2
 #: Rounding error of a mean, relative to it.
@@ -212,17 +211,6 @@ def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
         raise ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
 
-def first_answers(model: Any, grid: Any, tables: Tables, least: int) -> list[Answer]:
-    """Return what all sites of a grid say first."""
-    run = prepared(asking(least, tables), grid, model._start(), model._timeout)
-    size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
-    shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
-    numbers = {"codebook": model._digest, "clustered": float(model.cluster not in (None, "site"))}
-    answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(size))
-    check_count(len(answers), least, reasons_of(run))
-    return answers
-
-
 def check_masses(answers: Sequence[Answer]) -> None:
     """Refuse rows that weigh nothing, or ten times the median: these would decide alone."""
     means = [answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers]
@@ -245,20 +233,20 @@ class Sites:
     Parameters
     ----------
     model : estimator
-        What is fitted, and how long an answer is waited for.
+        What is fitted, without which site of a grid, and how long an answer is waited for.
     grid : Grid
-        Connects them, and nobody else.
+        Connects them.
     tables : Tables
         What they have said of their tables.
-    names : sequence of str
-        What errors call them, in the order of the answers.
-    answers : sequence of Answer
-        What they have said first.
+    here : sequence of str
+        What errors call those whose rows are in this process; none over a grid.
 
     Attributes
     ----------
     answers : list of Answer
-        The same; the weight of each is the share of its rows.
+        What they have said first; the weight of each is the share of its rows.
+    names : sequence of str
+        What errors call them, in the order of the answers.
     rows, total : float
         How many there are at all, and what they weigh.
     weighted : bool
@@ -267,24 +255,34 @@ class Sites:
         Of the columns; the last is 0 of those that are constant in each stratum.
     """
 
-    def __init__(self, model: Any, grid: Any, tables: Tables, names: Sequence[str], answers: Sequence[Answer]) -> None:
+    def __init__(self, model: Any, grid: Any, tables: Tables, here: Sequence[str]) -> None:
         self.grid = grid
         self.start: ArrayRecord = model._start()
         self.timeout: float = model._timeout
         self.tables = tables
-        self.names = names
+        self.names = here
+        least = len(here) or model.num_clients
+        run = prepared(asking(least, tables), grid, self.start, self.timeout)
+        shapes = {"gradient": (run.problem.layout.size,), **dict.fromkeys(_COLUMNS, (model.n_features_in_,))}
+        numbers = {"codebook": model._digest, "clustered": float(model.cluster not in (None, "site"))}
+        answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(run.problem.layout.size))
+        check_count(len(answers), least, reasons_of(run))
+        if not here:
+            if model.without_ is not None:
+                # A codebook names the sites by partition.
+                without = model._sites.index(model.without_) if model.without_ in model._sites else model.without_
+                answers.pop(place_of(without, [answer.partition for answer in answers]))
+            check_masses(answers)
+            self.names = [model._site_of(answer.partition) for answer in answers]
+            # The fit is of these and of nobody who comes later.
+            self.grid = SomeNodes(grid, answers)
         self.means, self.variances, self.within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
         with np.errstate(over="ignore"):  # of a mean that a site makes up
             share = self.means % 1.0
             binary = np.isclose(self.variances, share * (1.0 - share), atol=_ROUNDING).all(axis=1)
-        known = dict[tuple[float, ...], str]()
-        for site, own, same in zip(names, answers, binary, strict=True):
-            sums = np.append(own.vectors["means"], own.vectors["gradient"])
-            key = own.examples, *(float(f"{number:.10g}") for number in sums)
-            # Few rows, or columns of two whole numbers, are the same at two sites by chance.
-            if own.examples >= _FEWEST and not same and (other := known.setdefault(key, site)) != site:
-                text = f"{site} has the same rows as {other}: all sums are identical. Was one file used at both?"
-                warnings.warn(text, UserWarning, stacklevel=4)
+        sums = [np.hstack([own.examples, own.vectors["means"], own.vectors["gradient"]]) for own in answers]
+        for place, text in same_rows(self.names, sums, ~binary):
+            warnings.warn(f"{self.names[place]} {text}", UserWarning, stacklevel=4)
         self.rows = math.fsum(own.examples for own in answers)
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
@@ -358,18 +356,18 @@ class Sites:
             found = self.variances + np.square(np.abs(self.means - centre) + _ROUNDING * np.abs(self.means))
         return {own.partition: squares for own, squares in zip(self.answers, found, strict=True)}
 
-    def columns(self, *, levels: bool) -> Columns:
-        """Return how the columns are; `levels`: whether the model has some, which take up constants."""
+    def columns(self, *, levels: bool, own: bool) -> Columns:
+        """Return how the columns are; whether the model has a level, or clients their own, which take up constants."""
         mean, deviations = self.moments()
-        same = _constant(deviations, mean)
         within = np.all(_constant(np.sqrt(np.abs(self.within)), self.means), axis=0)
-        if not levels:
+        idle = within if own else _constant(deviations, mean)
+        if not (levels or own):
             # A constant column is the intercept then, and columns about a centre are another model's.
-            return Columns(same & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
+            return Columns(idle & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
         # Sparse rows would be dense about another centre.
         dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
         far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
-        return Columns(same, within, mean, np.where(far, mean, 0.0))
+        return Columns(idle, within, mean, np.where(far, mean, 0.0))
 
     def check_scales(self, columns: Sequence[Any]) -> None:
         """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
@@ -403,27 +401,25 @@ def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
 
 
 class Columns(NamedTuple):
-    """How the columns of a fit are: constant in all rows; at each client; means; centres of those far from 0.
+    """How the columns of a fit are: saying nothing; constant at each client; means; centres of those far from 0.
 
-    `level` is the centre of the targets.
+    What is constant at each client, or in each stratum, says nothing beside its own level; `level` is the mean of
+    targets that are far from 0.
     """
 
-    same: NDArray[np.bool_]
+    idle: NDArray[np.bool_]
     within: NDArray[np.bool_]
     means: Vector
     centre: Vector
     level: float = 0.0
 
-    def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
-        """Which columns say nothing; `own`: where each client's level is its own, or each stratum's."""
-        return self.within if own else self.same
-
-    def settled(self, coefficients: NDArray[Any], intercepts: Vector, *, own: bool) -> Vector:
-        """Make the coefficients of columns that say nothing 0, in place; return the intercepts of columns about 0."""
-        moved = self.centre @ coefficients
-        idle = self.telling_nothing(own=own)
-        if idle.any():
-            # What such a column adds is a part of the intercept.
-            moved = moved - self.means[idle] @ coefficients[idle]
-            coefficients[idle] = 0.0
-        return np.asarray(intercepts + self.level - moved)
+    def settle(self, arrays: ArrayRecord) -> None:
+        """Make the coefficients of columns that say nothing 0, and the intercepts those of columns about 0."""
+        coefficients = arrays["coefficients"].numpy().copy()
+        each = coefficients.reshape(self.means.size, -1)
+        # What a column that says nothing adds is a part of the intercept.
+        moved = (self.centre - np.where(self.idle, self.means, 0.0)) @ each
+        each[self.idle] = 0.0
+        arrays["coefficients"] = Array(coefficients)
+        if "intercept" in arrays:
+            arrays["intercept"] = Array(arrays["intercept"].numpy() + self.level - moved)

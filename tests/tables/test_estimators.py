@@ -254,7 +254,7 @@ def test_what_a_grid_needs_besides():
     for changes, labels, options, message in (
         ({}, "xyx", {}, r"no site names its columns, as arrays do not: .* features=30"),
         ({}, "xyx", {"features": 5.0}, r"features=5.0; expected .*, how many there are, or None"),
-        ({"penalty_factor": {"age": 0}}, "xyx", {"features": list("abc")}, r"\['age'\], which X .* not have; .* c$"),
+        ({"penalty_factor": {"a": 0}}, "xyx", {"features": ["c"], **classes}, r"\['a'\], which X .* not have; .* c$"),
         ({}, "xyz", {"features": 3, **classes}, r"0 of num_clients=2 sites have answered.*a label is none of"),
     ):
         sites = [(np.eye(3), np.array(list(labels)))] * 2
@@ -785,7 +785,7 @@ def with_an_answer(name="means", change=lambda vectors, numbers: None):
 @pytest.mark.parametrize("name", ["means", "variances"])
 def test_a_site_that_makes_a_deviation_up_is_named(name):
     """It would take all features out of the model, and no other number would show it."""
-    with pytest.warns(UserWarning, match=r"deviation of 0 over all sites is .*: partition 0 says .* check the unit"):
+    with pytest.warns(UserWarning, match=r"deviation of x0 over all sites is .*: partition 0 says .* check the unit"):
         with_an_answer(name, lambda own, _: own.update({name: (own[name] + 1.0) * 1e6}))
     with warnings.catch_warnings(action="error"):
         with_an_answer()
