@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -26,7 +26,6 @@ from flwr_fco.core.schema import Names, Scales, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Described
-from flwr_fco.objectives import Linear, Objective
 from flwr_fco.objectives.design import as_rows, refuse_text, scales_of
 from flwr_fco.objectives.site_intercept import check_site_rows, unwarned
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
@@ -41,7 +40,7 @@ from flwr_fco.tables import reading, reports
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
-from flwr_fco.tables.intervals import COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
+from flwr_fco.tables.intervals import CLASSES, COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
 from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, asked_of, check_count, connected
@@ -72,9 +71,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     site_intercepts: Literal["local", "common"] | None = field(default=None, kw_only=True)
     cluster: str | None = field(default=None, kw_only=True)
     codebook: Codebook | None = field(default=None, kw_only=True)
-    # What is fitted, for a table of intervals, and the name of the parameter that is its strength.
+    #: What is fitted.
     _kind = SQUARES
-    _first = "alpha"
     #: Whether rows of the fit had weights.
     _weighted = False
 
@@ -374,18 +372,18 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._path is not None and self._path.folds is None:
             raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
 
-    def _strength(self, total: float) -> float:
-        """Return the strength of the mean loss of rows with this sum of weights."""
-        return float(self.alpha)
-
     @property
     def _common_intercept(self) -> bool:
         """Whether the model has an intercept that all clients share."""
         return self.fit_intercept and self.site_intercepts != "local"
 
-    def _sited(self, objective: Linear) -> Objective:
-        """Return a client's objective, with an intercept of its own if that is asked for."""
-        return unwarned(objective) if self.site_intercepts == "local" else objective
+    def _loss_of(self, own: reading.Client) -> Any:
+        """Return the loss of a client's rows, with an intercept of its own if that is asked for."""
+        loss: Any = self._objective(own.features, own.y, own.weights)
+        loss = unwarned(loss) if self.site_intercepts == "local" else loss
+        loss.clusters = own.clusters
+        loss.digest = self._digest
+        return loss
 
     def intercept_for(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.
@@ -415,10 +413,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         own = self._read(reading.opened(given, self.codebook, self.cluster, needed=False), reset=False)
         own = own.at(own.weights != 0.0)
         weights = own.weights if sample_weight is not None else None
-        found = self._objective(own.features, own.y, weights).own_intercept(np.ravel(self.coef_))
+        found = self._loss_of(own._replace(weights=weights)).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
-        return np.array([found]) if isinstance(self, ClassifierMixin) else found
+        return np.array([found]) if self._kind is CLASSES else found
 
     @property
     def _path(self) -> Strengths | None:
@@ -465,7 +463,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             clients = reading.dealt(clients[0], 1 if one else self.num_clients)
         # Rows that are dealt from one X have its units and its coding.
         elif len(clients) > 1:
-            if isinstance(self, ClassifierMixin):
+            if self._kind is CLASSES:
                 reading.refuse_two_codings({own.name: own.y for own in clients})
             scales = Scales(d := clients[0].features.shape[1])
             for own in clients:
@@ -505,12 +503,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         objectives = list[Any]()
         for own in clients:
             try:
-                objectives.append(self._objective(own.features, own.y, own.weights))
+                objectives.append(self._loss_of(own))
             except ConfigurationError as error:
                 error.args = (f"{own.name}: {error}",)
                 raise
-            objectives[-1].clusters = own.clusters
-            objectives[-1].digest = self._digest
         if isinstance(self.cv, list | tuple):
             fold = reading.fold_of_rows(self.cv, [own.rows for own in clients])
             for objective, own in zip(objectives, clients, strict=True):
@@ -551,7 +547,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
-        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
+        if self.site_intercepts == "local" and self._kind is CLASSES:
             check_site_rows(rows)
 
     def _columns_over(self, grid: Any, features: Any, *, describes: bool = False) -> Tables:
@@ -588,21 +584,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _objective_of(
         self, data: Any, order: Any, disclosure: Disclosure | None = None, whose: str = "this site"
-    ) -> Objective:
+    ) -> Any:
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
         own, names = reading.read_site(data, order, self.codebook, self.cluster, whose)
         try:
-            objective: Any = self._objective(own.features, np.asarray(self._targets(own.y)), own.weights)
+            objective = self._loss_of(own._replace(y=np.asarray(self._targets(own.y))))
         except (TypeError, ValueError) as error:
             if text := reading.missing_in(own.features, own.y, names):
                 raise PublicError(text) from error
             raise
         objective.feature_names = names
-        objective.clusters = own.clusters
         columns = columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])])
-        objective.digest = self._digest
         objective.facts = Facts(columns, own.values, disclosure or Disclosure())
-        return objective  # type: ignore[no-any-return]
+        return objective
 
     @staticmethod
     def _targets(y: Any) -> Any:
@@ -611,7 +605,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
-        return reports.class_names(self.classes_) if isinstance(self, ClassifierMixin) else None
+        return reports.class_names(self.classes_) if self._kind is CLASSES else None
 
     # --- the runs before, of and after a fit ------------------------------------------------------------------------
 
@@ -653,7 +647,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             columns = columns._replace(level=sites.level)
         self._columns = columns
         self._scales = sites.scales() if self.standardize else None
-        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
+        if self.site_intercepts == "local" and self._kind is CLASSES:
             # At its own intercept one class is fitted whatever the coefficients are.
             pairs = zip(sites.names, sites.answers, strict=True)
             if idle := [site for site, own in pairs if not (own.numbers["loss"] or own.vectors["gradient"].any())]:
@@ -682,7 +676,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._total = sites.total
         outputs = self._outputs
         names = self._names(self.n_features_in_)
-        strength = self._strength(self._total) if self._path is None else 1.0
+        # That of the mean loss.
+        strength = 1.0 / (self.C * sites.total) if self._kind is CLASSES else float(self.alpha)
+        strength = strength if self._path is None else 1.0
         # Factors and scales hold for all classes.
         each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
         psi = reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
@@ -774,7 +770,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         where = "dealt in turn to" if self._dealt and many > 1 else "of"
         data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, {where} {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
-        value = strength if self._first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
+        first, value = "alpha", strength
+        if self._kind is CLASSES:
+            first, value = "C", 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
         end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
         if math.isnan(self.duality_gap_):
@@ -785,11 +783,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             chosen_by += f"; it is the smallest one, so that a smaller one may be better: Strengths({option}=...)"
         elif path is not None and self.strength_ == self.path_.points[0].strength and self.path_.points[0].nonzero:
             chosen_by += "; it is the largest one, so that a larger one may be better: Strengths(values=...)"
-        text = f"{strength:.6g} ({self._first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
+        text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         self._lines += [("Intercepts", "each site's own, which have stayed there")] * (self.site_intercepts == "local")
         proved = proved_zero(strategy)["coefficients"].reshape(-1, self._outputs)
-        self.proved_zero_ = proved[:, 0] if self._first == "alpha" else np.ascontiguousarray(proved.T)
+        self.proved_zero_ = np.ascontiguousarray(proved.T) if self._kind is CLASSES else proved[:, 0]
         text = f"{np.count_nonzero(proved.all(axis=1))} features, which no optimum of the pooled problem has"
         self._lines += [("Proved zero", text)] * bool(proved.any())

@@ -177,16 +177,14 @@ class Column(Choice):
             number = self.levels.index if self.levels else float
             values = np.array([float(number(own)) if known(own) else math.nan for own in each])
         unknown = np.isnan(values) & ~lacking
-        if self.levels:
-            checks = {f"none of the levels {listed(self.levels)}": unknown}
-        else:
-            low, high = self.range or (-math.inf, math.inf)
-            checks = {
-                "no number": unknown,
-                "infinite": np.isinf(values),
-                f"outside {low:g} to {high:g}{' ' * bool(self.unit)}{self.unit}": (values < low) | (values > high),
-                "no whole number": np.isfinite(values) & (self.type == "integer") & (values != np.round(values)),
-            }
+        # The places of levels have no range.
+        low, high = (not self.levels and self.range) or (-math.inf, math.inf)
+        checks = {
+            f"none of the levels {listed(self.levels)}" if self.levels else "no number": unknown,
+            "infinite": np.isinf(values),
+            f"outside {low:g} to {high:g}{' ' * bool(self.unit)}{self.unit}": (values < low) | (values > high),
+            "no whole number": np.isfinite(values) & (self.type == "integer") & (values != np.round(values)),
+        }
         wrong = {prefix: np.flatnonzero(rows) for prefix, rows in checks.items() if rows.any()}
         for prefix, rows in wrong.items():
             first = zip(rows[:_SHOWN].tolist(), entries[rows[:_SHOWN]].tolist(), strict=True)

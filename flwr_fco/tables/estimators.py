@@ -125,7 +125,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)
-        return self._sited(LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights))
+        return LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -318,7 +318,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         counts, offset = y[:, 0], np.log(y[:, 1])
-        return self._sited(Poisson(X, counts, offset=offset, intercept=self.fit_intercept, sample_weight=weights))
+        return Poisson(X, counts, offset=offset, intercept=self.fit_intercept, sample_weight=weights)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the expected counts for a unit of exposure, shape (n,)."""
@@ -431,7 +431,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     C: float = field(default=1.0, metadata={"range": (lambda C: C > 0.0, "a number > 0, or inf for no penalty")})
     l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind = CLASSES
-    _first = "C"
 
     def _take(self, coefficients: NDArray[np.float64], intercepts: Vector) -> None:
         outputs = self._outputs
@@ -468,9 +467,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
             raise ConfigurationError(f"{prefix}; expected two classes, or a common intercept")
 
-    def _strength(self, total: float) -> float:
-        return float(1.0 / (self.C * total))
-
     def _all_classes(self, given: Any) -> NDArray[Any]:
         levels = [own.levels for own in getattr(self.codebook, "outcome", {}).values()]
         return np.unique(np.asarray(levels[0] if levels and levels[0] else given))
@@ -485,11 +481,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             )
         codes = np.searchsorted(classes, y)
         options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
-        made: Objective
-        if classes.size == 2:
-            made = self._sited(Logistic(X, codes, **options))
-        else:
-            made = MultinomialLogistic(X, codes, num_classes=classes.size, **options)
+        options |= {} if classes.size == 2 else {"num_classes": classes.size}
+        made = (Logistic if classes.size == 2 else MultinomialLogistic)(X, codes, **options)
         made.class_names = class_names(classes)
         return made
 

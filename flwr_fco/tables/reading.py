@@ -116,18 +116,14 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
         names = columns_in(features)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ConfigurationError(f"{own.name} has several columns of the name {listed(twice)}; expected one")
-        if sorted(names) != sorted(first):
-            about = difference(own.name, names_of(names), here.name, names_of(first), classes=False)
+        # Names that are no texts are not matched, but the same in the same order.
+        there, all_of = (list(getattr(part, "columns", [])) for part in (here.features, features))
+        if sorted(names) != sorted(first) or (not names and there and all_of and there != all_of):
+            about = difference(own.name, names_of(all_of), here.name, names_of(there), classes=False)
             raise ConfigurationError(
-                f"{own.name} has the columns {listed(names) or 'of an array'}, {here.name} has "
-                f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
-                "parts the columns that they have in common"
-            )
-        numbered = [list(getattr(part, "columns", [])) for part in (here.features, features)]
-        if not names and not first and all(numbered) and numbered[0] != numbered[1]:
-            raise ConfigurationError(
-                f"{own.name} and {here.name} have different columns, and without names that are texts they cannot be "
-                "matched; expected the same columns in the same order"
+                f"{own.name} has the columns {listed(all_of) or 'of an array'}, {here.name} has "
+                f"{listed(there) or 'those of an array'}: {about}; expected the same names, in any order if they are "
+                "texts: give all parts the columns that they have in common"
             )
         found.append(own._replace(features=features if names == first else features[first]))
     return found

@@ -10,14 +10,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import frame_of
-from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Table
+from flwr_fco.tables.intervals import CLASSES, COMPARED, ESTIMATED, SQUARES, Table
 
 
 def aligned_columns(rows: list[dict[str, Any]], digits: int = 3) -> list[str]:
@@ -111,7 +110,7 @@ def summary_of(model: Any) -> Summary:
         intercepts = np.atleast_1d(model.intercept_).tolist()
         shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
     lines = [*model._lines]
-    if isinstance(model, ClassifierMixin) and len(model.classes_) == 2:
+    if model._kind is CLASSES and len(model.classes_) == 2:
         # The rows of each class are not known where each site has an intercept of its own.
         weighted = " by weight" * model._weighted
         counts = [f" ({count:g}{weighted})" for count in getattr(model, "class_count_", ())] or [""] * 2
