@@ -331,8 +331,10 @@ def _here(model: Any, sites: Sequence[reading.Client]) -> Any:
         try:
             objective = model._objective_of(data, order, whose=own.name)
             said = description(Question("description", objective.layout, {}), objective)
-            answers[called] = said._replace(examples=float(objective.num_examples))
-            names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
+            each = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
+            if len(names or each) != len(each):
+                raise ConfigurationError(f"has {len(each)} columns, and the first site {len(names)}; expected as many")
+            answers[called], names = said._replace(examples=float(objective.num_examples)), each
         except (FlwrFcoError, ValueError) as error:
             found.append(Finding(called, "", f"{error}".removeprefix(f"{own.name} "), True))
     return columns_of(model, names), names, answers, found

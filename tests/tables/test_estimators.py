@@ -249,7 +249,6 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
 
 
 def test_what_a_grid_needs_besides():
-    model = FederatedLogisticRegression(num_clients=2)
     classes = {"classes": ["x", "y"]}
     for changes, labels, options, message in (
         ({}, "xyx", {}, r"no site names its columns, as arrays do not: .* features=30"),
@@ -257,8 +256,8 @@ def test_what_a_grid_needs_besides():
         ({"penalty_factor": {"a": 0}}, "xyx", {"features": ["c"], **classes}, r"\['a'\], which X .* not have; .* c$"),
         ({}, "xyz", {"features": 3, **classes}, r"0 of num_clients=2 sites have answered.*a label is none of"),
     ):
-        sites = [(np.eye(3), np.array(list(labels)))] * 2
-        refused(message, fit_over_a_grid, clone(model).set_params(**changes), sites, app=classes, **options)
+        sites, model = [(np.eye(3), np.array(list(labels)))] * 2, FederatedLogisticRegression(num_clients=2, **changes)
+        refused(message, fit_over_a_grid, model, sites, app=classes, **options)
 
 
 @pytest.mark.parametrize("loaded", [(1, 2, 3, 4), None, {"X": 1, "y": 2}])

@@ -741,6 +741,7 @@ def test_without_a_codebook_it_is_about_the_models_columns():
     means = [own.table().sort_values(["column", "level", "rows"])["mean"].to_numpy() for own in (table, grouped)]
     assert_allclose(*means, rtol=1e-12)
     refused("groups=", FederatedLogisticRegression().describe, whole[hospitals.NAMES], whole["died"])
+    refused("site 1: has 4 columns", FederatedLasso().describe, [np.eye(3), np.eye(4)], [np.ones(3), np.arange(4.0)])
     refused("no site names its columns", described_over_a_grid, FederatedLasso(), {"Oslo": (np.eye(3), np.arange(3.0))})
     for change, message in (
         ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
