@@ -470,9 +470,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 scales.add(own.name, *scales_of(as_rows(own.features)))
             if text := scales.differing(self._names(d)):
                 warnings.warn(text, UserWarning, stacklevel=3)
+        left_out = None if without is None else reading.place_of(without, [own.site for own in clients])
         if not all((own.weights >= 0.0).all() for own in clients) or not any(own.weights.any() for own in clients):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
-        left_out = None if without is None else reading.place_of(without, [own.site for own in clients])
         kept = [own.at(own.weights > 0.0) for m, own in enumerate(clients) if own.weights.any() and m != left_out]
         self._check_sites({own.name: len(own.y) for own in kept})
         return kept if sample_weight is not None else [own._replace(weights=None) for own in kept]

@@ -126,12 +126,10 @@ class Cells:
         self.levels = [(place, level) for place, own in enumerate(columns) for level in own.levels]
         self.times = np.array([own.is_time for own in columns])
         each = [*answers.values()]
-        rows, self.widest, self.repeated = (
-            np.array([own.numbers[name] for own in each]) for name in ("rows", "widest", "repeated")
-        )
-        said, counts, self.outcome = (
-            np.array([own.vectors[name] for own in each]) for name in ("said", "counts", "outcome")
-        )
+        names = ("rows", "widest", "repeated")
+        rows, self.widest, self.repeated = np.array([[own.numbers[name] for name in names] for own in each]).T
+        names = ("said", "counts", "outcome")
+        said, counts, self.outcome = (np.array([own.vectors[name] for own in each]) for name in names)
         # The outcome is that of the rows that lack nothing.
         outcomes = 2 if self.times.any() else 1
         used = np.array([own.examples for own in each])

@@ -255,14 +255,13 @@ class Inference:
         """Say which sites have an intercept of their own: those that are too small share one, and others need none."""
         pooled, idle = list[Answer](), list[Answer]()
         reported = self.reported if self.own else []
-        classes = self.kind is CLASSES
         # A model whose intercepts stay at the sites has refused those that are too small.
         shared = "intercept" in self.sites.start
         for answer in reported:
             events, others = (answer.numbers[name] for name in ("events", "others"))
-            if classes and shared and answer.examples < FEWEST_ROWS:
+            if self.kind is CLASSES and shared and answer.examples < FEWEST_ROWS:
                 pooled.append(answer)
-            elif (classes and min(events, others) < 1.0) or (self.kind is COUNTS and events < 1.0):
+            elif min(events, others) < 1.0:
                 idle.append(answer)
         numbers = [sum(answer.numbers[name] for answer in pooled) for name in ("events", "others")]
         if sum(numbers) < FEWEST_ROWS or min(numbers) < 1.0:
@@ -351,16 +350,11 @@ class Inference:
         self._check_sites(answers)
         used = self.used
         gradient, block = (np.sum([a.weight * a.vectors[name] for a in answers], 0) for name in ("gradient", "block"))
-        return Sums(
-            point[:used],
-            gradient[:used],
-            unpacked(block)[:used, :used],
-            sum(a.weight * a.numbers["loss"] for a in answers),
-            sum(a.examples for a in answers),
-            self.sites.total if self.sites.weighted else None,
-            float(len(answers) * self.own),
-            tuple(answers),
-        )
+        hessian = unpacked(block)[:used, :used]
+        loss = sum(a.weight * a.numbers["loss"] for a in answers)
+        rows = sum(a.examples for a in answers)
+        mass = self.sites.total if self.sites.weighted else None
+        return Sums(point[:used], gradient[:used], hessian, loss, rows, mass, len(answers) * self.own, tuple(answers))
 
     def _clustered(self, sums: Sums) -> Sums:
         """Return the sums at a minimiser with those of clusters; of sites also those of rows with weights."""

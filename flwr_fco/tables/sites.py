@@ -140,7 +140,7 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Seq
         return
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     other = copy.copy(model)
-    clients = [own._replace(weights=None) for own in other._clients(X, y, None, groups, reset=False)]
+    clients = other._clients(X, y, None, groups, reset=False)
     with connected(model._objectives(clients)) as grid:
         yield prepared(asking(len(clients), Tables(settled=True)), grid, start, TIMEOUT), [own.site for own in clients]
 
