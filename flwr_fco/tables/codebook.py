@@ -548,12 +548,9 @@ def _check_factor(node: Any, codebook: Mapping[str, Column]) -> None:
             f"arithmetic of columns, {', '.join(_OF_ONE_ROW)} of a number, or {', '.join(_OF_THE_CODEBOOK)} of a "
             "column: these take the codebook's numbers, and no others"
         )
-    column: Any = codebook.get(ast.unparse(given[0]), Column())
-    needs = {"C": "levels", "bs": "knots"}.get(name, "")
-    fits = ast.unparse(given[0]) in codebook and (needs == "levels") == bool(column.levels)
-    fits &= all(isinstance(each, ast.Constant) for each in given[1:])
-    if not (fits and (not needs or getattr(column, needs)) and (name != "bs" or column.range)):
-        raise ConfigurationError(
-            f"the formula has {own}; expected the name of a column whose {needs or 'center and spread'}"
-            f"{' and range' * (name == 'bs')} are in the codebook, as each site would find others in its own rows"
-        )
+    column: Any = codebook.get(ast.unparse(given[0]))
+    fits = column is not None and all(isinstance(each, ast.Constant) for each in given[1:])
+    if not (fits and (name == "C") == bool(column.levels) and (name != "bs" or (column.knots and column.range))):
+        needs = {"C": "levels", "bs": "knots and range"}.get(name, "center and spread")
+        prefix = f"the formula has {own}; expected the name of a column whose {needs} are in the codebook"
+        raise ConfigurationError(f"{prefix}, as each site would find others in its own rows")
