@@ -310,8 +310,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         clients = [] if over_grid else self._clients(X, y, sample_weight, groups, without)
         self._set_classes(clients, self._all_classes(classes))
         objectives = self._objectives(clients)
-        with ExitStack() as stack:
-            entered = stack.enter_context(TURN if over_grid else connected(objectives))
+        with TURN if over_grid else connected(objectives) as entered, ExitStack() as stack:
             grid = X if over_grid else entered
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.

@@ -371,7 +371,7 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
 
 def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
-    if any(own is None for own in rows):
+    if not rows or any(own is None for own in rows):
         prefix = "cv is a list of splits, whose numbers are rows of one X"
         raise ConfigurationError(f"{prefix}; with clients' parts, or over a grid, give a number of folds")
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]

@@ -341,6 +341,7 @@ def test_folds_of_ones_own_are_those_of_the_rows():
         errors = [lasso.fit(X[train], Y[train]).predict(X[test]) - Y[test] for train, test in splits]
         assert point.held_out == pytest.approx(0.5 * np.square(np.concatenate(errors)).mean(), rel=1e-4)
     refused("numbers are rows of one X", FederatedLasso(cv=splits).fit, [X[:20], X[20:]], [Y[:20], Y[20:]])
+    refused("numbers are rows of one X", fit_over_a_grid, FederatedLasso(cv=splits), [(X, Y)], features=8)
     refused("expected a partition", FederatedLasso(cv=splits[:2]).fit, X, Y)
 
 
