@@ -236,17 +236,17 @@ def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> N
     """
     found = np.ones(values.shape)
     known = np.isfinite(values) & np.isfinite(errors)
-    for m, j in zip(*np.nonzero(known), strict=True):
-        rest = known[:, j] & (np.arange(len(values)) != m)
-        others = values[rest, j]
-        count = int(rest.sum())
-        if count:
-            square = float(np.mean(errors[rest, j] ** 2))
-            freedom = _PRIOR + count - 1
-            spread = (_PRIOR * (usual**2 + square) + np.sum((others - others.mean()) ** 2)) / freedom
-            own = spread + max(0.0, errors[m, j] ** 2 - square)
-            t = (values[m, j] - others.mean()) / np.sqrt(own + spread / count)
-            found[m, j] = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), freedom)
+    squares = np.where(known, errors, 0.0) ** 2
+    for m, own in enumerate(known):
+        rest = np.delete(known, m, axis=0)
+        count = rest.sum(axis=0)
+        square, mean = (np.delete(each, m, axis=0).sum(axis=0, where=rest) / count for each in (squares, values))
+        freedom = _PRIOR + count - 1.0
+        apart = np.sum((np.delete(values, m, axis=0) - mean) ** 2, axis=0, where=rest)
+        spread = (_PRIOR * (usual**2 + square) + apart) / freedom
+        t = (values[m] - mean) / np.sqrt(spread + np.maximum(0.0, squares[m] - square) + spread / count)
+        compared = own & (count > 0)
+        found[m, compared] = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), freedom)[compared]
     return found
 
 

@@ -507,15 +507,17 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     context["bs"] = lambda x: _b_spline(codebook[x.name], x, formulaic.transforms.basis_spline)
     context["poly"] = lambda x, degree: {f"{k}": codebook[x.name].scaled(x) ** k for k in range(1, degree + 1)}
     try:
-        found = formulaic.model_matrix(terms, rows, context=context, na_action="ignore", output="pandas")
+        found = formulaic.model_matrix(terms, rows, context=context, na_action="ignore", output="numpy")
     except formulaic.errors.FormulaicError as error:
         prefix = f"formula={formula!r} cannot be computed ({type(error).__name__})"
         raise ConfigurationError(f"{prefix}; expected numbers where it has functions of numbers") from error
     made = dict[str, Vector]()
-    for term, indices in found.model_spec.term_indices.items():
-        own = [values[name] for name in found.model_spec.term_variables[term] if name in codebook]
-        made |= {found.columns[j]: np.where(np.isnan(own).any(axis=0), np.nan, found.iloc[:, j]) for j in indices}
-    return {name: own for name, own in made.items() if name != "Intercept"}
+    spec = found.model_spec
+    for term, indices in spec.term_indices.items():
+        own = [values[name] for name in spec.term_variables[term] if name in codebook]
+        # Nothing but the intercept is of no column. A column may have its name.
+        made |= {spec.column_names[j]: np.where(np.isnan(own).any(axis=0), np.nan, found[:, j]) for j in indices if own}
+    return made
 
 
 def _b_spline(column: Any, values: Any, splines: Any) -> Any:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import undated
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.models import Model, arrays_of
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import TraceRegression
@@ -686,7 +686,8 @@ class FederatedCoxRegression(Federated):
         if len(labels) != scores.size or any(label not in known for label in labels):
             prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
             raise ConfigurationError(f"{prefix}, which are {known[:10]}")
-        hazards = np.array([found.at(known.index(label), np.ravel(_numbers(times))) for label in labels])
+        asked = _asked(times)
+        hazards = np.array([found.at(known.index(label), asked) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
     def score(self, X: ArrayLike, y: Any) -> float:
@@ -737,8 +738,9 @@ class FederatedCoxRegression(Federated):
             Before `fit`.
         """
         check_is_fitted(self)
+        ends = np.unique(_asked(times))
         with asked_of(self, X, y, groups) as (run, _):
-            return curves_of(run, self, _numbers(times).tolist(), by)
+            return curves_of(run, self, ends, by)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
@@ -770,6 +772,14 @@ def _numbers(given: Any) -> Vector:
     """Return numbers as they are, and spans and dates in days, not microseconds: others give days as numbers."""
     own = undated(given)
     return np.asarray(own.astype(np.float64) / (8.64e10 if own.dtype.kind in "mM" else 1.0))
+
+
+def _asked(times: Any) -> Vector:
+    with in_words(f"times={times!r:.200}; expected numbers >= 0", ConfigurationError):
+        own = np.ravel(_numbers(times))
+        if not own.size or not (np.isfinite(own) & (own >= 0.0)).all():
+            raise ValueError("there are none, or others")
+        return own
 
 
 def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:

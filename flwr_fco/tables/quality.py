@@ -397,7 +397,7 @@ def _check_curves(answer: Answer) -> None:
         raise ProtocolError("it says more events than rows at risk, or more of these, or in its test, than it has rows")
 
 
-def curves_of(run: Run, model: Any, times: Sequence[float], by: str | None) -> Curves:
+def curves_of(run: Run, model: Any, ends: Vector, by: str | None) -> Curves:
     """Ask all sites of a run about their survival, and return the curves of all rows.
 
     Parameters
@@ -406,14 +406,11 @@ def curves_of(run: Run, model: Any, times: Sequence[float], by: str | None) -> C
         A run of the sites.
     model : estimator
         Whose columns they have.
-    times : sequence of float
-        Up to when survival is asked for.
+    ends : ndarray
+        Up to when survival is asked for, rising.
     by : str, optional
         The column of the groups.
     """
-    ends = np.unique(np.asarray(times, dtype=np.float64))
-    if not ends.size or not (np.isfinite(ends) & (ends >= 0.0)).all():
-        raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0")
     names = list(model._names(model.n_features_in_))
     if by is not None and by not in names:
         raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")

@@ -76,8 +76,9 @@ def first(question: Question, objective: Objective) -> Answer:
     """
     assert isinstance(objective, Linear)
     check_codebook(question, objective)
-    if question.numbers.get("clustered") and objective.clusters is None:
-        raise PublicError("this site gives no clusters: its client_app is of an estimator without cluster=")
+    has = objective.clusters is not None
+    if question.numbers.get("clustered", has) != has:
+        raise PublicError(f"this site gives {'' if has else 'no '}clusters, unlike the server: give both one cluster=")
     # Of an earlier fit that has not ended.
     objective.state.pop(CENTRE, None)
     objective.shift(np.zeros(objective.features.shape[1]))
@@ -264,7 +265,10 @@ class Sites:
         least = len(here) or model.num_clients
         run = prepared(asking(least, tables), grid, self.start, self.timeout)
         shapes = {"gradient": (run.problem.layout.size,), **dict.fromkeys(_COLUMNS, (model.n_features_in_,))}
-        numbers = {"codebook": model._digest, "clustered": float(model.cluster not in (None, "site"))}
+        numbers = {"codebook": model._digest}
+        # Without intervals, or with sites as clusters, those within sites do not matter.
+        if model.cluster != "site" and (model.cluster or model._intervals):
+            numbers["clustered"] = float(model.cluster is not None)
         answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(run.problem.layout.size))
         check_count(len(answers), least, reasons_of(run))
         if not here:
