@@ -253,20 +253,6 @@ class Known(NamedTuple):
     gradient: Vector
     reported: Terms
 
-    @classmethod
-    def of(cls, psi: BoundRegularizer, w: Vector, replies: Replies) -> Known:
-        """Return the means of the clients' answers about w."""
-        pairs = [(uplink.weight, dense(uplink.vectors["terms"])) for uplink in replies]
-        facts = pairs[0][1][3:]
-        reported = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
-        known = cls(psi, w, cls.gradient_of(replies), reported)
-        if reported.name == "cox" and reported.loss <= reported.least + _GAP and not known.gradient.any():
-            raise ConfigurationError(
-                "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
-                "from; check what `events` and `strata` hold"
-            )
-        return known
-
     @staticmethod
     def gradient_of(replies: Replies) -> Vector:
         """Return the mean gradient; entries that travel rounded are as large as they may be."""
@@ -394,18 +380,25 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     who = population_of(replies)
     if not first and who != state.population:
         raise Restart("Clients, or their numbers of examples, have changed: what is known of the objective restarts")
-    known = Known.of(psi, state.trial, replies)
+    terms = [(uplink.weight, dense(uplink.vectors["terms"]).tolist()) for uplink in replies]
+    facts = [tuple(own[3:]) for _, own in terms]
+    reported = Terms(*(math.fsum(weight * own[k] for weight, own in terms) for k in range(3)), *facts[0])
+    known = Known(psi, state.trial, Known.gradient_of(replies), reported)
+    if reported.name == "cox" and reported.loss <= reported.least + _GAP and not known.gradient.any():
+        raise ConfigurationError(
+            "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
+            "from; check what `events` and `strata` hold"
+        )
     if not first:
         return state, known
     square, share = replies.sum("square").tolist()
     once: dict[str, Any] = {"square": square if share > 1.0 - ROUNDING else UNKNOWN, "population": who}
     if num_intercepts(psi.layout):
         once |= {name: replies.sum(name) for name in ("columns", "references")}
-        zero = known.reported.targets_at_zero(known.gradient, once["columns"])
+        zero = reported.targets_at_zero(known.gradient, once["columns"])
         once["targets"] = replies.sum("targets") if state.trial.any() else zero
-    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
-    usual, count = Counter(tuple(own.tolist()) for own in facts).most_common(1)[0]
-    others = [f"{uplink.node}" for uplink, own in zip(replies, facts, strict=True) if tuple(own.tolist()) != usual]
+    usual, count = Counter(facts).most_common(1)[0]
+    others = [f"{uplink.node}" for uplink, own in zip(replies, facts, strict=True) if own != usual]
     if others:
         text = "The losses of %s are of another kind than those of the other %s clients: nothing bounds the objective"
         logger.warning(text, ", ".join(others[:20]), count)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -44,12 +45,12 @@ from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, violations
-from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
+from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, least_of
 from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
-from flwr_fco.objectives.base import Objective, num_intercepts
+from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers.base import with_strength
 
 Flags = NDArray[np.bool_]
@@ -424,12 +425,11 @@ class NewtonPath(ProximalNewton):
             return
         for row, own in zip(state.asked, self._parts(problem, state, uplink), strict=True):
             if shares[row % shares.size] > 0.0:
-                vectors = asking.checked(problem.layout, state.problem(row), own, self.tolerance)
-                if "block" in vectors:
-                    count = state.mask.shape[1] - num_intercepts(problem.layout)
+                if "block" in own.vectors:
                     on, new = state.wanted_of(row)
-                    block = _grown(0.0, on, new, vectors["block"]).hessian[np.ix_(new, new)]
-                    check_hessian(block, on[new], vectors, count)
+                    block = _grown(0.0, on, new, dense(own.vectors["block"])).hessian[np.ix_(new, new)]
+                    own = own._replace(vectors={**own.vectors, "block": block[np.triu_indices(len(block))]})
+                super()._check(problem, state.problem(row)._replace(mask=state.wanted[row]), own)
 
     def _after(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
@@ -439,10 +439,7 @@ class NewtonPath(ProximalNewton):
         asked, folds = state.asked, state.folds
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
-        copies: dict[str, Any] = {
-            name: own.copy() for name, own in state._asdict().items() if isinstance(own, np.ndarray)
-        }
-        changed = state._replace(**copies)
+        changed = deepcopy(state)
         blocks = state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
@@ -490,8 +487,7 @@ class NewtonPath(ProximalNewton):
             raise
         squares = bool(own.facts[0] == LINKS.index("identity"))
         # The strengths follow from the gradients of null models, which are asked for.
-        near = squares and state.stage != NULL
-        shares = state.nearest(fold, own.trial, block) if near else np.zeros(state.shares.shape[1])
+        shares = state.nearest(fold, own.trial, block) * (state.stage != NULL)
         fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
         most = violations(np.abs(gradient) + errors, problem.psi)
@@ -533,10 +529,9 @@ class NewtonPath(ProximalNewton):
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
         folds = state.folds
+        number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
         if state.stage == DONE and folds > 1:
             number = 1 + chosen(state.held_out[0], state.held_out[2], self.strengths.rule)
-        else:
-            number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
         return np.asarray(state.point[number * folds])
 
     def metrics(self, problem: Problem, state: PathState) -> dict[str, Any]:
@@ -623,12 +618,10 @@ class NewtonPath(ProximalNewton):
             return vectors[name][at[name] - size : at[name]]
 
         for row in state.asked:
-            own = {
-                name: taken(name, size) for name, size in self._sizes(problem, state, row).items() if name != "block"
-            }
-            if "ranks" in own:
-                own["block"] = taken("block", _length_of_block(own["ranks"][0], state.wanted_of(row)[1]))
-            parts.append(own)
+            sizes = self._sizes(problem, state, row)
+            if "ranks" in sizes:
+                sizes["block"] = _length_of_block(vectors["ranks"][at["ranks"]], state.wanted_of(row)[1])
+            parts.append({name: taken(name, size) for name, size in sizes.items()})
         if any(own != vectors[name].size for name, own in at.items()):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return [uplink._replace(vectors=_whole(own, state, row)) for own, row in zip(parts, state.asked, strict=True)]
