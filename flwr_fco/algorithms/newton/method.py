@@ -173,7 +173,7 @@ class ProximalNewton(Algorithm):
     tolerance : float, default 1e-8
         Duality gap at which the run ends.
     sizes : tuple of int
-        The size of a model that is its own working set, and the smallest size of a working set.
+        The size of a model that is its own first working set, and the smallest size of a working set.
 
     References
     ----------
@@ -337,7 +337,7 @@ class ProximalNewton(Algorithm):
             x, gradient, share = (x, gradient, share) if w.any() else null
         state, x, gradient = self._minimised(state, known, block, x, gradient, share)
         x = handed_out(problem.layout, x)
-        mask = model.working_set(x, gradient, psi, self.sizes, known.outputs)
+        mask = model.working_set(x, gradient, psi, self.sizes[1], known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))

@@ -114,28 +114,31 @@ class _Model(NamedTuple):
     def solved(self, x: Vector) -> Vector:
         """Return a point with a smaller value: the minimiser on the support, or where its first zero stops it."""
         for _ in range(_SOLVES):
-            better, whole = self._step(x)
-            x = x if better is None else better
+            x, whole = self._step(x)
             if whole:
                 break
         return x
 
-    def _step(self, x: Vector) -> tuple[Vector | None, bool]:
-        """Return a point after a factorised step, if it is better, and whether the step was a whole one."""
+    def _step(self, x: Vector) -> tuple[Vector, bool]:
+        """Return the point after a factorised step if it is better, and whether no other step follows."""
         (threshold, shrinkage, lower, upper), groups = self.psi.table, self.psi.groups
         norms = np.append(self.psi.norms(x), np.inf)
         active = ((x != 0.0) | (threshold == 0.0)) & (norms[groups] > 0.0) & (x > lower) & (x < upper)
         on = np.flatnonzero(active)
         if not on.size:
-            return None, True
-        own = x[on]
-        at = self._smooth(x, on, norms)
-        curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on]) + at[1]
+            return x, True
+        # All terms are smooth here; of no group the norm is infinite, and the strength 0.
+        own, groups = x[on], groups[on]
+        pull, unit = np.append(self.psi.strengths, 0.0)[groups], own / norms[groups]
+        bent = pull / norms[groups]
+        slope = self.slope(x)[on] + threshold[on] * np.sign(own) + shrinkage[on] * own + pull * unit
+        curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on] + bent)
+        curved -= bent * (groups[:, None] == groups) * np.outer(unit, unit)
         diagonal = curved.diagonal()
         curved[np.diag_indices(on.size)] += _DAMPING * np.where(diagonal > 0.0, diagonal, 1.0)
-        direction = _solve(curved, -at[0])
+        direction = _solve(curved, -slope)
         if direction is None:
-            return None, True
+            return x, True
         with np.errstate(divide="ignore", invalid="ignore"):
             limits = np.where(direction < 0.0, (lower[on] - own) / direction, (upper[on] - own) / direction)
             zeros = np.where((threshold[on] > 0.0) & (own * direction < 0.0), -own / direction, np.inf)
@@ -153,21 +156,7 @@ class _Model(NamedTuple):
                 return new, step == 1.0
             step = 0.5 * step
             hit = np.zeros_like(hit)
-        return None, True
-
-    def _smooth(self, x: Vector, on: Indices, norms: Vector) -> tuple[Vector, Matrix]:
-        """Return gradient and psi's Hessian on the support, where all terms are smooth."""
-        (threshold, shrinkage, _, _), groups = self.psi.table, self.psi.groups[on]
-        own = x[on]
-        gradient = self.slope(x)[on] + threshold[on] * np.sign(own) + shrinkage[on] * own
-        curved = np.zeros((on.size, on.size))
-        for group in np.unique(groups[groups >= 0]):
-            here = np.flatnonzero(groups == group)
-            unit = own[here] / norms[group]
-            ratio = self.psi.strengths[group] / norms[group]
-            gradient[here] += self.psi.strengths[group] * unit
-            curved[np.ix_(here, here)] += ratio * (np.eye(here.size) - np.outer(unit, unit))
-        return gradient, curved
+        return x, True
 
 
 def _solve(matrix: Matrix, right: Vector) -> Vector | None:
@@ -221,7 +210,7 @@ def whole_groups(mask: NDArray[np.bool_], psi: BoundRegularizer) -> NDArray[np.b
 
 
 def working_set(
-    x: Vector, slopes: Vector, psi: BoundRegularizer, sizes: tuple[int, int] = (SMALL, LEAST), outputs: int = 1
+    x: Vector, slopes: Vector, psi: BoundRegularizer, smallest: int = LEAST, outputs: int = 1
 ) -> NDArray[np.bool_]:
     """Return the mask of the next working set, of 4,096 coordinates at most.
 
@@ -231,8 +220,8 @@ def working_set(
         The next point, and the gradient as far as it is known.
     psi : BoundRegularizer
         The regularizer.
-    sizes : tuple of int
-        The size of a model that is its own working set, and the smallest size of one.
+    smallest : int, default 100
+        The smallest size of a working set.
     outputs : int, default 1
         Number of the loss's outputs: classes.
 
@@ -245,10 +234,6 @@ def working_set(
     >>> int(mask.sum()), bool(mask[7]), bool(mask[299])
     (100, True, True)
     """
-    small, low = sizes
-    least = max(low, _LEAST_OF_A_CLASS * outputs)
-    if x.size <= min(small, least):
-        return np.ones(x.size, dtype=np.bool_)
     # What has no kink, and what is not 0.
     needed = whole_groups((x != 0.0) | ((psi.sums.table[0] == 0.0) & (psi.sums.groups < 0)), psi)
     score = violations(slopes, psi)
@@ -258,7 +243,7 @@ def working_set(
     else:
         # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
         score = np.abs(x - psi.prox(x - slopes, 1.0))
-    size = max(min(max(least, _TIMES * count), _MOST), min(count, _MOST))
+    size = min(max(smallest, _LEAST_OF_A_CLASS * outputs, _TIMES * count), _MOST)
     order = np.argsort(-score, kind="stable")
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[order[:size]] = True

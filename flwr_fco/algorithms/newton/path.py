@@ -318,7 +318,6 @@ class NewtonPath(ProximalNewton):
         left_out = [np.zeros(0, dtype=np.int64), *folds_of(objective, len(counts) - 1, client.seed)]
         shares = []
         answers: list[dict[str, Any]] = []
-        losses: list[float] = []
         waiting = zip(points, wanted, bits, strict=True)
         # Rows are copied, so they are those of one fold at a time.
         for count, rows in zip(counts, left_out, strict=True):
@@ -327,7 +326,7 @@ class NewtonPath(ProximalNewton):
             about = islice(waiting, count)
             if numbers["validate"]:
                 part, known = _on_rows(objective, rows)
-                losses += [part.value(w) if known else 0.0 for (w, _), _, _ in about]
+                answers += [{"held_out": np.array([part.value(w) if known else 0.0])} for (w, _), _, _ in about]
                 continue
             for (w, inside), (kinds, on), (precision, _) in about:
                 own = asking.answer(rest, w, bool(numbers["first"]), on if on.size else None)
@@ -337,7 +336,6 @@ class NewtonPath(ProximalNewton):
                 answers.append(_short(own, inside, kinds[on], precision[0]))
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
-        sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
         return asking.shortened(sent) | {"shares": np.array(shares)}, Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
