@@ -172,8 +172,8 @@ class ProximalNewton(Algorithm):
     ----------
     tolerance : float, default 1e-8
         Duality gap at which the run ends.
-    sizes : tuple of int
-        The size of a model that is its own first working set, and the smallest size of a working set.
+    smallest : int, default 100
+        The smallest size of a working set.
 
     References
     ----------
@@ -192,7 +192,7 @@ class ProximalNewton(Algorithm):
     patience: ClassVar[int] = 1
 
     tolerance: float = 1e-8
-    sizes: tuple[int, int] = (model.SMALL, model.LEAST)
+    smallest: int = model.LEAST
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class ProximalNewton(Algorithm):
                 "lasso or none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
             )
         start = handed_out(problem.layout, primal if math.isfinite(psi.value(primal)) else psi.prox(primal, 0.0))
-        mask = whole_groups((start != 0.0) | psi.free_coordinates() | (primal.size <= self.sizes[0]), psi)
+        mask = whole_groups((start != 0.0) | psi.free_coordinates() | (primal.size <= self.smallest), psi)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
         return NewtonState(start, start, mask, zeros, zeros, np.full(FACTS, -1.0), zeros, rows, units=zeros)
 
@@ -337,7 +337,7 @@ class ProximalNewton(Algorithm):
             x, gradient, share = (x, gradient, share) if w.any() else null
         state, x, gradient = self._minimised(state, known, block, x, gradient, share)
         x = handed_out(problem.layout, x)
-        mask = model.working_set(x, gradient, psi, self.sizes[1], known.outputs)
+        mask = model.working_set(x, gradient, psi, self.smallest, known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))

@@ -193,8 +193,6 @@ def inverse(hessian: Matrix) -> Matrix | None:
     return np.asarray((vectors / values) @ vectors.T / np.outer(units, units))
 
 
-#: Models of at most so many parameters are their own working set.
-SMALL = 64
 #: Smallest size, and for each class, size as a multiple of the non-zeros, and largest size: its block is then 67 MB. On
 #: NCI60, of 14 classes, a smallest size of 100 takes 24 rounds, 140 takes 17 and fewer bytes.
 LEAST = 100

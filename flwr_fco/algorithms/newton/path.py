@@ -44,7 +44,7 @@ from flwr_fco.algorithms.contract.replies import Mean, Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, violations
+from flwr_fco.algorithms.newton.model import LEAST, Indices, Matrix, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, least_of
 from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.core.logs import logger
@@ -68,8 +68,8 @@ WAITING = 0.0
 OPEN = 1.0
 CLOSED = 2.0
 _MEAN = Mean()
-#: Sizes of working sets on the path: no model is its own one, for there are many.
-_SIZES = (0, 10)
+#: Smallest size of a working set on the path, which has many.
+_SMALLEST = 10
 
 
 class PathState(NamedTuple):
@@ -575,7 +575,7 @@ class NewtonPath(ProximalNewton):
 
     def _rule(self, stage: float = SOLVING) -> ProximalNewton:
         """Return the method of one problem; null models are few, and have larger working sets."""
-        return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
+        return ProximalNewton(tolerance=self.tolerance, smallest=LEAST if stage == NULL else _SMALLEST)
 
     def _problems(self, problem: Problem, strengths: Vector) -> Callable[[int], Problem]:
         """Return the problem of a strength by its number, made where it is asked for; 0 is that of the null models."""
