@@ -257,7 +257,7 @@ class ProximalNewton(Algorithm):
             return self._after(problem, state, replies)
         except Restart as error:
             logger.warning("%s", error)
-            return self._restarted(problem, state)
+            return self.init(problem, self.retrieve(problem, state))._replace(round=state.round + 1)
 
     def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
@@ -280,12 +280,7 @@ class ProximalNewton(Algorithm):
             return self._shortened(problem, state, known, objective)
         found, slopes = known.dual(state)
         lower = max(state.lower, found)
-        # What is below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
-        if objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - self.tolerance:
-            raise Restart(
-                f"The objective, {objective:.9g}, is below the lower bound of an earlier exchange, {lower:.9g}: a "
-                "client's answers contradict each other. The bound is dropped, and clients are asked again"
-            )
+        self._check_bound(objective, lower)
         proved = np.maximum(state.proved, known.zeros(objective, found, slopes, state))
         residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
@@ -298,12 +293,14 @@ class ProximalNewton(Algorithm):
             return state._replace(trial=state.point, stalled=1.0)
         return self._next_step(problem, state, known, block, before.objective == UNKNOWN)
 
-    def _restarted(self, problem: Problem, state: Any) -> Any:
-        """Return the state at its best point with nothing known of its objective: other clients have another one."""
-        mask = state.mask | (state.point != 0.0)
-        nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
-        state = state._replace(**nothing, step=1.0, slope=0.0, curvature=0.0, since=0.0, round=state.round + 1)
-        return state._replace(trial=state.point, mask=mask, proved=np.zeros(mask.size))
+    def _check_bound(self, objective: float, lower: float) -> None:
+        """Raise a Restart if an objective is below a bound of it."""
+        # What is below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
+        if objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - self.tolerance:
+            raise Restart(
+                f"The objective, {objective:.9g}, is below a lower bound of it from another exchange, {lower:.9g}: a "
+                "client's answers contradict each other. What is known is dropped, and clients are asked again"
+            )
 
     def _shortened(self, problem: Problem, state: Any, known: Known, objective: float) -> Any:
         """Return the state with a trial point nearer to the best one.
@@ -315,6 +312,9 @@ class ProximalNewton(Algorithm):
         move = state.trial - state.point
         begin = state.step * state.slope
         end = float(known.gradient @ move) + psi.value(state.trial) - psi.value(state.point)
+        if state.facts[0] > 0.0:
+            # A convex function is above its tangents.
+            self._check_bound(state.objective, objective - end)
         factor = 0.5
         if end > begin:
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
@@ -335,7 +335,7 @@ class ProximalNewton(Algorithm):
             # Wherever it begins, counts that are all 0 have no model.
             null = _null_model(known, state)
             x, gradient, share = (x, gradient, share) if w.any() else null
-        state, x, gradient = self._minimised(state, known, block, x, gradient, share)
+        state = self._minimised(state, known, block, x, gradient, share)
         x = handed_out(problem.layout, x)
         mask = model.working_set(x, gradient, psi, self.smallest, known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
@@ -343,10 +343,8 @@ class ProximalNewton(Algorithm):
         stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
-    def _minimised(
-        self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float
-    ) -> tuple[Any, Vector, Vector]:
-        """Return the minimiser of the model at x, and the gradient there as far as it is known, both in place.
+    def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> Any:
+        """Make x the minimiser of the model at x, and the gradient that there as far as it is known; return the state.
 
         The clients' block is that of a point at which it is `share` times as small as at x; 0 if it says nothing of x.
         """
@@ -358,7 +356,7 @@ class ProximalNewton(Algorithm):
             own = model.minimise_model(hessian, gradient[on], x[on], known.psi.sums.at(on))
             gradient[on] += hessian @ (own - x[on])
             x[on] = own
-        return state, x, gradient
+        return state
 
     # --- what else it says ----------------------------------------------------------------------------------------
 
@@ -564,9 +562,7 @@ class QuasiNewton(ProximalNewton):
     def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step or a shorter one, with what the exchange has shown of the Hessian."""
         gradient = replies.sum("gradient")
-        if state.population < 0.0:
-            state = state._replace(pairs=np.zeros_like(state.pairs))
-        else:
+        if state.population >= 0.0:
             move = state.trial - state.point
             change = gradient - state.gradient
             if move @ change > _FLAT * float(np.linalg.norm(move) * np.linalg.norm(change)):
@@ -577,10 +573,8 @@ class QuasiNewton(ProximalNewton):
         after = self._step(problem, state, replies, Block(np.flatnonzero(state.mask), NOTHING))
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 
-    def _minimised(
-        self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float
-    ) -> tuple[Any, Vector, Vector]:
-        """Return the minimiser of the model with B, and the gradient there."""
+    def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> Any:
+        """Make x the minimiser of the model with B, and the gradient that there."""
         psi = known.psi.sums
         start = x.copy()
         # Of Polyak's step, if there is no pair: no smaller curvature allows such a slope above the least loss.
@@ -593,13 +587,14 @@ class QuasiNewton(ProximalNewton):
             slope = gradient + psi.table[1] * x
             signs = np.diag(np.r_[np.ones(len(plus)), -np.ones(len(minus))])
             inner = signs + (both / diagonal) @ both.T
-            x = x - (slope - both.T @ np.linalg.lstsq(inner, both @ (slope / diagonal))[0]) / diagonal
+            x -= (slope - both.T @ np.linalg.lstsq(inner, both @ (slope / diagonal))[0]) / diagonal
         else:
             on = block.on
             hessian = sigma * np.eye(on.size) + plus[:, on].T @ plus[:, on] - minus[:, on].T @ minus[:, on]
             x[on] = model.minimise_model(hessian, gradient[on], x[on], psi.at(on))
         move = x - start
-        return state, x, gradient + sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
+        gradient += sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
+        return state
 
 
 def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) -> tuple[float, Matrix, Matrix]:

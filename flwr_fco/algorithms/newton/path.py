@@ -624,10 +624,6 @@ class NewtonPath(ProximalNewton):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return [uplink._replace(vectors=_whole(own, state, row)) for own, row in zip(parts, state.asked, strict=True)]
 
-    def _restarted(self, problem: Problem, state: PathState) -> PathState:
-        logger.warning("The path restarts at its null models")
-        return self.init(problem, state.point[0])._replace(round=state.round + 1)
-
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
         who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
