@@ -86,7 +86,7 @@ class Client:
 
     def epoch(self) -> None:
         """Take an epoch of lazy steps."""
-        self.shard.local_dual_steps(self.downlink, self.own, np.random.default_rng(0))
+        self.shard.dual_steps(self.downlink, self.own, np.random.default_rng(0))
 
     def step(self, which: int) -> None:
         """Read a message, take an epoch, answer."""

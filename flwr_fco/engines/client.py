@@ -149,14 +149,17 @@ class Client(NamedTuple):
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
         move = self.rate * np.broadcast_to(shift, dual.shape) if moves else None
+        features = self.shard or (None if every or pairs else self._features)
+        if features is not None:
+            on = slice(None) if self.shard else features.indices
+            local = dual[on].copy()
+            steps = features.dual_steps(self.downlink, local, self.rng, None if move is None else move[on], psi)
+            # Elsewhere the shift alone moves the dual.
+            increment = np.zeros(dual.size) if move is None else -steps * move
+            increment[on] = local - dual[on]
+            return {"increment": _made(increment)}, Moved(self.rate * steps, steps)
         point = dual.copy()
-        done = None
-        if self.shard is not None:
-            done = self.shard.local_dual_steps(self.downlink, point, self.rng, move, psi)
-        elif not every and not pairs and (features := self._features) is not None:
-            done = features.dual_steps(self.downlink, point, self.rng, move, psi)
-        elif not every:
-            done = self.compiled_steps(point, move, psi, pairs)
+        done = None if every else self.compiled_steps(point, move, psi, pairs)
         if done is not None:
             return self._moved(dual, point, done)
         place = self._place(psi)

@@ -104,27 +104,6 @@ class Shard:
         return positions if self.groups is None else closure(positions, self.groups)
 
     def dual_steps(
-        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
-    ) -> int:
-        """Take the local steps of dual averaging on a model's dual; return their number.
-
-        Parameters
-        ----------
-        downlink, rng, psi
-            As for :meth:`local_dual_steps`.
-        dual : ndarray of float64, shape (d,)
-            Changed in place.
-        shift : ndarray of float64, shape (d,), or None
-            Subtracted in each step.
-        """
-        local = dual[self.indices]
-        steps = self.local_dual_steps(downlink, local, rng, None if shift is None else shift[self.indices], psi)
-        if shift is not None:
-            dual -= steps * shift
-        dual[self.indices] = local
-        return steps
-
-    def local_dual_steps(
         self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None = None, psi: bool = True
     ) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
@@ -190,7 +169,7 @@ class Shard:
         Parameters
         ----------
         downlink, rng, psi
-            As for :meth:`local_dual_steps`.
+            As for :meth:`dual_steps`.
         primal : ndarray of float64, shape (d,)
             Changed in place.
         """
