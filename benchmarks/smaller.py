@@ -41,7 +41,11 @@ from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Zero
 CUTS = 6
 EACH = 3
 AFTER = 6
+#: Of a run with 2 of 4.
+ROUNDS = 24
 SHARES = (0.5, 0.25)
+#: How often times are measured.
+TURNS = 9
 WIDE = "mnist wide"
 TWO_OF_FOUR = ("digits deep", "digits small", "cancer small", "cancer deep")
 density.NARROW[WIDE] = ((28, 28, 1), lambda: convolutions(1, 28, (64, 128), 3, 256, 10), (0.05, 2e-3), 32)
@@ -141,7 +145,7 @@ def times(networks: Mapping[Any, Callable[[torch.Tensor], Any]], images: torch.T
     """Return the seconds of a processor that each network takes, by turns."""
     found: dict[Any, list[float]] = {name: [] for name in networks}
     with torch.inference_mode():
-        for name, network in list(networks.items()) * 9:
+        for name, network in list(networks.items()) * TURNS:
             network(images)
             begin = time.process_time()
             count = 0
@@ -179,9 +183,9 @@ def print_two_of_four(problems: Sequence[str], seeds: Sequence[int]) -> None:
         found = []
         for seed in seeds:
             task = Task(problem, "sgd", seed, None)
-            dense = fed_avg(task, 24)
+            dense = fed_avg(task, ROUNDS)
             psi = two_of_four(task.network)
-            ours = fed_dual_avg(task, 24, None, regularizer=psi)
+            ours = fed_dual_avg(task, ROUNDS, None, regularizer=psi)
             cut_afterwards = dense.copy()
             for (name, p), block in zip(task.network.named_parameters(), task.blocks, strict=True):
                 if p.ndim > 1 and (own := psi.for_array(name)) is not None:
@@ -210,6 +214,7 @@ def main() -> None:
     settings = options_of(__doc__, "digits, one seed", data=data, seeds=seeds)
     torch.set_num_threads(1)
     if settings.quick:
+        globals().update(CUTS=2, AFTER=3, ROUNDS=6, TURNS=1)
         print_channels("digits wide", [0], None)
         print_two_of_four(["digits small"], [0])
         print_linear(256)
