@@ -70,6 +70,8 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
     elif groups is None:
         return [whole]
     else:
+        if isinstance(groups, str):
+            raise ConfigurationError(f"groups={groups!r}; expected the site of each row, such as X[{groups!r}]")
         check_consistent_length(X, y, sample_weight, groups)
         refuse_shuffled("X", X, {"y": y, "sample_weight": sample_weight, "groups": groups})
         names, owner = owners_of(groups)

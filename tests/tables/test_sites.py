@@ -245,6 +245,7 @@ def test_groups_are_the_clients():
     grouped = lasso(site_intercepts="local").fit(ROWS, Y, groups=OWNERS)
     assert_array_equal(grouped.coef_, fit_here(SITES, lasso(site_intercepts="local")).coef_)
     refused("whose parts are the clients already", lasso().fit, TABLES, TARGETS, groups=OWNERS)
+    refused(r"such as X\['site'\]", lasso().fit, TABLES[0], TARGETS[0], groups="site")
     scores = partial(cross_val_score, X=ROWS, y=Y, groups=OWNERS, cv=LeaveOneGroupOut())
     assert_allclose(scores(lasso(), params={"groups": OWNERS}), scores(Lasso(0.1, tol=1e-13)), rtol=0, atol=1e-6)
 
