@@ -241,12 +241,11 @@ def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> N
         rest = np.delete(known, m, axis=0)
         count = rest.sum(axis=0)
         square, mean = (np.delete(each, m, axis=0).sum(axis=0, where=rest) / count for each in (squares, values))
-        freedom = _PRIOR + count - 1.0
         apart = np.sum((np.delete(values, m, axis=0) - mean) ** 2, axis=0, where=rest)
-        spread = (_PRIOR * (usual**2 + square) + apart) / freedom
+        spread = (_PRIOR * (usual**2 + square) + apart) / (_PRIOR + count - 1.0)
         t = (values[m] - mean) / np.sqrt(spread + np.maximum(0.0, squares[m] - square) + spread / count)
         compared = own & (count > 0)
-        found[m, compared] = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), freedom)[compared]
+        found[m, compared] = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), _PRIOR + count - 1.0)[compared]
     return found
 
 

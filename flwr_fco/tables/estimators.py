@@ -738,9 +738,8 @@ class FederatedCoxRegression(Federated):
             Before `fit`.
         """
         check_is_fitted(self)
-        ends = np.unique(_asked(times))
         with asked_of(self, X, y, groups) as (run, _):
-            return curves_of(run, self, ends, by)
+            return curves_of(run, self, np.unique(_asked(times)), by)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
