@@ -67,4 +67,4 @@ else:
         return value
 
     def __dir__():
-        return sorted({*globals(), *__all__, "__version__"})
+        return [*__all__, "__version__"]

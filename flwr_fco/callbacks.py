@@ -195,6 +195,8 @@ class EarlyStopping(Callback):
             prefix = f"validation={self.validation!r} looks like a score of which larger values are better"
             raise ConfigurationError(f'{prefix}; expected mode="max" if they are, else mode="min"')
         self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
+        #: By which another one, with which it has changed places since a run was saved, does not take its numbers.
+        self._about = f"{self._kind} of {self._looks_at if isinstance(self._looks_at, str) else 'the model'}"
         self._begin()
 
     def _begin(self) -> None:
@@ -238,7 +240,7 @@ class EarlyStopping(Callback):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state to save."""
-        arrays = {"numbers": np.array([self.stopped, self.best, self._waited, self._seen])}
+        arrays = {self._about: np.array([self.stopped, self.best, self._waited, self._seen])}
         arrays |= {} if self._before is None else {"before": self._before}
         return arrays | {f"best/{name}": array.numpy() for name, array in (self.best_arrays or {}).items()}
 
@@ -247,7 +249,7 @@ class EarlyStopping(Callback):
         before = self._before = arrays.get("before")
         if before is not None and (before.dtype != np.float64 or before.ndim != 1 or not np.isfinite(before).all()):
             raise ValueError(f"its before is {before.dtype}{list(before.shape)}, expected finite float64[any]")
-        stopped, self.best, waited, seen = arrays["numbers"].tolist()
+        stopped, self.best, waited, seen = arrays[self._about].tolist()
         self.stopped, self._waited, self._seen = int(stopped), int(waited), bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
@@ -348,12 +350,10 @@ class Checkpoint(Callback):
 
     def _take(self) -> None:
         """Hold the lock file; the system lets go of it when this process ends, however it does."""
-        try:
+        with in_words(f"path={str(self.path)!r}", ConfigurationError, "; give a folder that can be written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # One file has one lock, by whichever path.
             self._lock = open(f"{os.path.realpath(self.path)}.lock", "a")  # noqa: SIM115 (held as long as the run)
-        except OSError as error:
-            raise ConfigurationError(f"path={str(self.path)!r}: {error}; give a folder that can be written") from error
         if sys.platform == "win32":
             return
         try:

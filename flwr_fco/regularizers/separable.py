@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE, short
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.kernels.prox import separable
 from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, Terms, with_strength
 
@@ -278,12 +278,10 @@ class Box(Separable):
     upper: float | Array
 
     def __post_init__(self) -> None:
-        try:
+        with in_words(f"{self!r}: expected numbers that broadcast to each other", ConfigurationError):
             sides = [np.array(side, dtype=np.float64) for side in (self.lower, self.upper)]
             # Also where one is NaN.
             empty = ~(sides[0] <= sides[1]) | (sides[0] == np.inf) | (sides[1] == -np.inf)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{self!r}: expected numbers that broadcast to each other: {error}") from None
         if empty.any():
             raise ConfigurationError(f"{self!r} is empty: expected lower <= upper everywhere, with inf for open sides")
         for name, side in zip(("lower", "upper"), sides, strict=True):

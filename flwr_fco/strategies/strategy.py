@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, of_type, short
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
@@ -374,10 +374,8 @@ class CompositeStrategy(Options):
             metrics |= questions.certified(run, run.point)
         before = run.result.train_metrics_clientapp.get(server_round - 1)
         kept = questions.CERTIFIED if self.certificate_every else ()
-        try:
+        with in_words(f"{who} holds what is no number", ConfigurationError):
             return run.arrays.copy(), metric_record(_joined(theirs, metrics, kept), before)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{who} holds what is no number: {error}") from error
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -37,8 +37,8 @@ from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, chec
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import NON_NEGATIVE, checked, of_type, short
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
+from flwr_fco.errors import ConfigurationError, in_words
+from flwr_fco.messages.protocol import MemoryLostError, Plan, Uplink
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplink, partition_of
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
@@ -220,8 +220,11 @@ class LocalTraining:
         limits.check_task(self._downlink, None)
         self._state = recall(context, self._downlink)
         self._method = method_of(plan.solver, plan.options)
-        self._loop: Any = UserLoop(plan.solver)
-        self._kind, self._start, self._shift, self._acts = self._loop.ask(self._method, self._downlink, self._state)
+        self._loop = cast(Any, UserLoop(plan))
+        self._method.local(self._loop, self._downlink, self._state)
+        if not self._loop.asked:
+            raise ConfigurationError(f"the method {plan.solver!r} asks for no steps; {_INSTEAD}")
+        self._kind, self._start, self._shift, self._acts = self._loop.asked
         terms = plan.regularizer.terms() if plan.scope == "joint" and self._acts else ()
         joint = f"scope='joint': {short(plan.regularizer)} of all arrays together has no form on tensors"
         objections = {
@@ -332,12 +335,10 @@ local_training = LocalTraining
 
 
 def _number(name: str, value: Any) -> float:
-    try:
+    prefix = f"the metric {name!r} is {of_type(value)}, {value!r:.80}; expected a number"
+    advice = f". Report the entries of a list under names of their own, such as {name + '-0'!r}"
+    with in_words(prefix, ConfigurationError, advice):
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        prefix = f"the metric {name!r} is {of_type(value)}, {value!r:.80}; expected a number"
-        advice = f"Report the entries of a list under names of their own, such as {name + '-0'!r}"
-        raise ConfigurationError(f"{prefix}. {advice}") from None
 
 
 class UserLoop:
@@ -345,32 +346,27 @@ class UserLoop:
 
     Parameters
     ----------
-    solver : str
-        Name of the method.
+    plan : Plan
+        Of the run.
 
     Attributes
     ----------
-    done : tuple of dict and Moved, or None
-        What the method sends, once it is known.
+    asked : tuple, optional
+        The class of the optimiser, where it starts, what is added to every gradient, and whether psi acts.
+    done : tuple of dict and Moved
+        What the method sends: nothing has moved, until it is known.
     """
 
-    done: tuple[Sent, Moved] | None = None
+    asked: tuple[Any, ...] = ()
 
-    def __init__(self, solver: str) -> None:
-        self._solver = solver
+    def __init__(self, plan: Plan) -> None:
+        self._solver = plan.solver
+        self.done: tuple[Sent, Moved] = {"increment": np.zeros(plan.layout.size)}, Moved(1.0, 1)
 
     def __getattr__(self, name: str) -> Any:
         methods = "dual averaging, gradient tracking and mirror descent have one"
         prefix = f"the method {self._solver!r} has no optimiser ({methods})"
         raise ConfigurationError(f"{prefix}. Take something else on the server, or {_INSTEAD}")
-
-    def ask(self, method: Any, downlink: Downlink, memory: ClientState | None) -> tuple[Any, ...]:
-        """Return the class of the optimiser, where it starts, what is added to every gradient, and whether psi acts."""
-        try:
-            method.local(self, downlink, memory)
-        except _AskedError as asked:
-            return asked.args
-        raise ConfigurationError(f"the method {self._solver!r} asks for no steps; {_INSTEAD}")
 
     def dual_steps(self, dual: Any, shift: Any = 0.0, *, psi: bool = True, every: bool = False) -> tuple[Sent, Moved]:
         """Return the outcome of steps of dual averaging."""
@@ -385,13 +381,8 @@ class UserLoop:
         return self._outcome(GradientProbe, dual, 0.0, True)
 
     def _outcome(self, *asked: Any) -> tuple[Sent, Moved]:
-        if self.done is None:
-            raise _AskedError(*asked)
+        self.asked = asked
         return self.done
-
-
-class _AskedError(Exception):
-    """A method has asked for its loop, whose outcome is not known yet."""
 
 
 class GradientProbe(optim.DualAveraging):

@@ -135,11 +135,10 @@ class TorchObjective(Objective):
         own = isinstance(dataset, Dataset) or hasattr(dataset, "__getitems__")
         self.dataset: Any = dataset if own else _tensors(dataset)
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
-        try:
-            self.num_examples = len(self.dataset)  # type: ignore[arg-type]
-        except TypeError as error:
+        if not hasattr(self.dataset, "__len__"):
             prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
-            raise ConfigurationError(f"{prefix}, whose examples can be counted and shuffled") from error
+            raise ConfigurationError(f"{prefix}, whose examples can be counted and shuffled")
+        self.num_examples = len(self.dataset)
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
         named = trainable(model)
