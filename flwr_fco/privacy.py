@@ -489,7 +489,7 @@ class PrivateMean:
             return math.inf
         return self.accountant.epsilon(multiplier, rounds, self.privacy.delta)
 
-    def metrics(self) -> dict[str, float | int]:
+    def metrics(self) -> dict[str, Any]:
         """Return what has been spent."""
         spent: dict[str, float] = {"epsilon": self.epsilon(self.multiplier, self.round), "delta": self.privacy.delta}
         return spent if self.privacy.noise_seed is None else {**spent, "not-private": 1}

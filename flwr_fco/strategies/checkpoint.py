@@ -179,8 +179,7 @@ class Saved:
 
     @property
     def _histories(self) -> dict[str, dict[int, Any]]:
-        result = self._run.result
-        return {**result.histories, "callbacks": result.callback_metrics}
+        return {**self._run.result.histories, "callbacks": self._run.result.callback_metrics}
 
     def save(self, path: FilePath) -> None:
         """Write the file.
@@ -195,12 +194,14 @@ class Saved:
         OSError
             If it cannot be written.
         """
-        run, sent = self._run, self._run.result.arrays
+        run = self._run
+        # A private run's last round may be no result yet, where an error has ended it.
+        sent = {} if self.private or run.result.arrays == run.arrays else run.result.arrays
         tree = {
             "parts": {name: {key: getattr(part, key) for key in part.saved} for name, part in self._parts.items()},
             "histories": {name: self._lines(name, history) for name, history in self._histories.items()},
             # What a hook or a callback has made of the model is sent, and trained, in the next round.
-            "sent": {name: own.numpy() for name, own in (sent if sent != run.arrays else {}).items()},
+            "sent": {name: own.numpy() for name, own in sent.items()},
             "left out": run.left_out,
             "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
             "num nodes": getattr(run.grid, "num_nodes", None),

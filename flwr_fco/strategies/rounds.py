@@ -179,16 +179,18 @@ def run_rounds(
                 messages = _messages(found, f"{name}.configure_train", run)
                 replies = run.exchange(messages) if len(messages) else []
                 settled = None
+                # What is saved of a private round is at least the model: the rest is to be done.
+                saved.unfinished = run.privacy is not None
                 try:
                     if len(messages) or run.current.number == number:
                         _aggregate(strategy, run, number, replies)
                     if run.privacy is not None:
                         # Before anything about the round is published: it is never released again with other noise.
-                        saved.unfinished = True
                         callbacks.call("on_save_point", number, False)
                 except BaseException:
                     # An error holds the model too: also of one that has interrupted this very saving.
                     if run.privacy is not None and run.number == number:
+                        result.train_metrics_clientapp.setdefault(number, MetricRecord(run.privacy.metrics()))
                         callbacks.call("on_save_point", number, False)
                     raise
                 # As large as the model each: not beside those of the next round.
@@ -237,11 +239,10 @@ def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message])
     result = run.result
     who = f"{type(strategy).__name__}.aggregate_train"
     answer = strategy.aggregate_train(number, replies)
-    pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
-    if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
-        prefix = f"{who} returned {of_type(pair[0])}"
+    arrays, metrics = pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+    if pair is not answer or not isinstance(arrays, ArrayRecord | None):
+        prefix = f"{who} returned {of_type(arrays)}"
         raise ConfigurationError(f"{prefix}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
-    arrays, metrics = answer
     if arrays is not None and not run.closed:
         raise ConfigurationError(
             f"{who} returned a model without calling super().aggregate_train, which takes the method's step. Call it "
