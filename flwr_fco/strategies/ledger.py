@@ -140,7 +140,8 @@ class Ledger:
 
     def to(self, node: Node) -> To:
         """Return what a task may depend on: whether its client begins."""
-        return To(node.key, begins=not self.member(node.key).digest)
+        key = node.key
+        return To(key, begins=not self.member(key).digest)
 
     def stamped(self, key: Key, down: Downlink, lost: bool) -> Downlink:
         """Return a task with the stamp of the client's memory, and with the memory itself if it has lost it."""

@@ -227,7 +227,8 @@ class Tables:
 
     def rows_of(self, node: Node) -> float | None:
         """Return the number of rows that a client has said with its columns, if it has."""
-        return self._said[node.key][1].examples if node.key in self._said else None
+        said = self._said.get(node.key)
+        return None if said is None else said[1].examples
 
     def look(self, run: Any, nodes: Sequence[Node]) -> None:
         """Ask those of some clients that have not been asked, and compare what they say with the others.

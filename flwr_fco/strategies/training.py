@@ -505,7 +505,7 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
     roll: Any = run.roll
     patience = run.options.participation.evict_after
     roll.miss(roll.present if run.everyone else [node.key for node in run.current.nodes.values()], uplinks)
-    if run.ledger is not None and not run.everyone:
+    if run.ledger is not None and not run.everyone and roll.missed:
         run.follow()
     if run.everyone and (gone := {key for key, missed in roll.missed.items() if missed >= patience}):
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)

@@ -227,9 +227,9 @@ class Algorithm(ABC):
             where, vectors = some.indices, ReceivedVectors(downlink.vectors)
             downlink = downlink._replace(vectors={name: vectors.at(name, where) for name in vectors})
             downlink = downlink.without(self.sparse)
-        at = (isinstance(own, SparseVector) and np.array_equal(own.indices, where) for own in held.values())
-        same = is_sparse and all(at)
-        known = {name: own.values if same else dense(own)[where] for name, own in held.items()}
+        same = is_sparse and all(np.array_equal(getattr(own, "indices", None), where) for own in held.values())
+        whole = {name: own if same or isinstance(own, np.ndarray) else dense(own) for name, own in held.items()}
+        known = {name: own.values if same else own[where] for name, own in whole.items()}
         sent = {name: getattr(own, "values", own).astype(np.float64, copy=False) for name, own in up.vectors.items()}
         after: Any = self.remember(downlink, None if memory is None else Received(known), sent, up.elapsed)
         if not isinstance(after, Mapping) or after.keys() != {*self.memory}:
@@ -239,8 +239,8 @@ class Algorithm(ABC):
             return dict(after)
         if same:
             return {name: replace(some, values=own) for name, own in after.items()}
-        whole = {name: np.array(dense(held[name])) for name in after}
         for name, own in after.items():
+            whole[name] = whole[name].copy()
             whole[name][where] = own
         return whole
 
