@@ -269,17 +269,17 @@ def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
 # --- cross-validation -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model", "kind", "columns"),
-    [
-        (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(8, folds=3)), "regression", 6),
-        (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=4)), "two", 6),
-        (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=3, rule="one-standard-error")), "three", 6),
-        # A null model without an intercept has no Hessian to ask for.
-        (FederatedLasso(fit_intercept=False, cv=Strengths(6, folds=3)), "regression", 140),
-        (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(6, folds=3)), "two", 140),
-    ],
-)
+CROSS_VALIDATED = [
+    (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(8, folds=3)), "regression", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=4)), "two", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=3, rule="one-standard-error")), "three", 6),
+    # A null model without an intercept has no Hessian to ask for.
+    (FederatedLasso(fit_intercept=False, cv=Strengths(6, folds=3)), "regression", 140),
+    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(6, folds=3)), "two", 140),
+]
+
+
+@pytest.mark.parametrize(("model", "kind", "columns"), CROSS_VALIDATED)
 def test_a_cross_validation_fits_at_the_strength_that_it_chooses(model, kind, columns):
     """The fit is that of a model of this strength, and in scikit-learn's scale."""
     rng = np.random.default_rng(0)
