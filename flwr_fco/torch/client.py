@@ -254,11 +254,11 @@ class LocalTraining:
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
         # Escaped, because these are names, not patterns.
-        own: dict[str, Any] = {"apply_to": [glob.escape(name) for name in plan.layout.regularized_names]}
-        own |= {"momentum": self._momentum} if self._momentum else {}
+        patterns = [glob.escape(name) for name in plan.layout.regularized_names]
         named = dict(self.model.named_parameters())
         params = [(name, named[name]) for name in plan.layout.shapes]
         psi = plan.regularizer if self._acts else Zero()
+        own: dict[str, Any] = {"apply_to": patterns, "momentum": self._momentum}
         self._optimizer = optimizer = self._kind(params, downlink.client_lr, psi, **own)
         # As they came: what is sent back is of the same precision.
         single = plan.wire_dtype == "auto" and self._start.dtype == np.float32

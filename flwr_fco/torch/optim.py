@@ -67,6 +67,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         psi; :class:`~flwr_fco.regularizers.PerParameter` sets one for each layer.
     apply_to : str or sequence of str, optional
         Shell patterns (``"*.weight"``) of the names of the parameters that psi acts on.
+    momentum : float, default 0.0
+        Of :class:`DualAveraging` alone.
 
     Raises
     ------
@@ -90,13 +92,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
         regularizer: Regularizer | None = None,
         *,
         apply_to: str | Sequence[str] | None = None,
+        momentum: float = 0.0,
     ) -> None:
         self._proxes: dict[int, tuple[list[Any], ListedProx]] = {}
         psi = Zero() if regularizer is None else regularizer
         items = list(params)
         # As groups, because PyTorch supports names only from 2.6 on.
         groups = [{"params": items}] if items and not isinstance(items[0], dict) else items
-        super().__init__(groups, {"lr": lr, "regularizer": psi, "apply_to": apply_to})
+        super().__init__(groups, {"lr": lr, "regularizer": psi, "apply_to": apply_to, "momentum": momentum})
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -120,6 +123,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group = {**self.defaults, **param_group, **_CLOCK, **kept}
         # A Python number, because ``weights_only`` does not load NumPy's.
         group["lr"] = checked("lr", group["lr"], float, NON_NEGATIVE)
+        group["momentum"] = checked("momentum", group["momentum"], float, MOMENTUM)
         # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
         group["everywhere"] = "regularizer" in param_group and "apply_to" not in param_group
         _check_group(group, named=all(isinstance(item, tuple) for item in items))
@@ -369,20 +373,6 @@ class DualAveraging(CompositeOptimizer):
     (tensor([[1., 0.]]), 0.5)
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        regularizer: Regularizer | None = None,
-        *,
-        apply_to: str | Sequence[str] | None = None,
-        momentum: float = 0.0,
-    ) -> None:
-        checked("momentum", momentum, float, MOMENTUM)
-        super().__init__(params, lr, regularizer, apply_to=apply_to)
-        for group in (self.defaults, *self.param_groups):
-            group.setdefault("momentum", float(momentum))
-
     def _begin(self, group: Group, starts: list[Tensor] | None = None) -> None:
         self._keep(group, "start", self._points(group) if starts is None else starts)
         self._keep(group, "moved", [torch.zeros_like(start) for start in self._kept(group, "start")])
@@ -430,6 +420,8 @@ class ProximalSGD(CompositeOptimizer):
     ----------
     params, lr, regularizer, apply_to
         As for :class:`DualAveraging`. The arithmetic of a step is in float64 where the device has it.
+    momentum : float, default 0.0
+        Only 0: with momentum a proximal step would need psi's weight to grow with it.
 
     References
     ----------
