@@ -228,7 +228,7 @@ class Algorithm(ABC):
             downlink = downlink._replace(vectors={name: vectors.at(name, where) for name in vectors})
             downlink = downlink.without(self.sparse)
         same = is_sparse and all(np.array_equal(getattr(own, "indices", np.nan), where) for own in held.values())
-        whole: Any = {name: own if same or isinstance(own, np.ndarray) else dense(own) for name, own in held.items()}
+        whole: dict[str, Any] = {n: v if same or isinstance(v, np.ndarray) else dense(v) for n, v in held.items()}
         known = {name: own.values if same else own[where] for name, own in whole.items()}
         sent = {name: getattr(own, "values", own).astype(np.float64, copy=False) for name, own in up.vectors.items()}
         after: Any = self.remember(downlink, None if memory is None else Received(known), sent, up.elapsed)
