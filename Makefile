@@ -110,7 +110,7 @@ test-torch: $(BESIDE)/.installed
 
 # Run the benchmarks that need PyTorch in their quick mode
 bench-torch: $(BESIDE)/.installed
-	@set -e; for name in density gpu networks smaller; do echo "== benchmarks/$$name.py"; $(WITH_TORCH) $(BIN)/python benchmarks/$$name.py --quick; done
+	@$(WITH_TORCH) $(BIN)/python tools/forked.py $(addprefix benchmarks/,density.py gpu.py networks.py smaller.py) --quick
 
 torch: test-torch bench-torch ## Run the tests and benchmarks that need PyTorch
 
@@ -148,7 +148,7 @@ check: $(INSTALLED) ## Lint, formatting, imports, types
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## Run the benchmarks but that of a deployment in their quick mode (BENCH= for the full one)
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
+	@$(BIN)/python tools/forked.py $(BENCHMARKS) $(BENCH)
 
 # Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
 bench-compare: $(INSTALLED)

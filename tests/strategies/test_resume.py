@@ -133,11 +133,11 @@ class Plateau:
 
 
 def test_callbacks_and_rates_go_on_where_they_were(tmp_path, caplog):
-    def ended(path, rounds=12, **options):
+    def ended(path, rounds=12, order=1, **options):
         plateau = Plateau()
         stopping, still = EarlyStopping(validation="server/sum", patience=3), EarlyStopping(1e9, patience=99)
         strategy = make(FedDualAvg, client_lr=lambda server_round: 0.1 * plateau.scale)
-        result = play(strategy, path, rounds, callbacks=[plateau, stopping, still], **options)
+        result = play(strategy, path, rounds, callbacks=[plateau, stopping, still][::order], **options)
         best = stopping.best, stopping.best_arrays["intercept"], [own.tobytes() for own in still.to_arrays().values()]
         return described(result, strategy), plateau.scale, stopping.stopped, best
 
@@ -148,6 +148,7 @@ def test_callbacks_and_rates_go_on_where_they_were(tmp_path, caplog):
         ended(path := tmp_path / f"{stop}.npz", stop)
         assert ended(path, resume=path) == whole
     assert ended(path, 99, resume=path) == whole
+    refused("EarlyStopping-0 is not this callback's.*'change of the model'", ended, path, order=-1, resume=path)
     assert f"npz was over after round {whole[2]}, and stays so" in caplog.text
 
 

@@ -21,7 +21,7 @@ _FORKING = multiprocessing.get_context("forkserver")
 _LIBRARIES = """
 flwr.app flwr.clientapp flwr.serverapp.strategy numba numpy pytest threadpoolctl
 scipy.linalg scipy.ndimage scipy.optimize scipy.signal scipy.sparse scipy.special
-sklearn.datasets sklearn.linear_model sklearn.model_selection sklearn.preprocessing
+sklearn.datasets sklearn.linear_model sklearn.model_selection sklearn.preprocessing tests.support.compiled
 """
 _FORKING.set_forkserver_preload(_LIBRARIES.split())
 

@@ -664,7 +664,8 @@ def test_a_formula_of_all_sites_is_the_formula_of_all_rows():
     made = pd.concat([book.read(own) for own in COHORTS])
     assert tuple(made.columns) == book.features
     assert book.by_feature({"stage": 2.0}) == {"stage": 2.0}
-    assert Codebook({"a b": Column(), "x.y": Column()}, formula="`a b` * x.y").features == ("a b", "x.y", "a b:x.y")
+    names = "a b", "Intercept"
+    assert Codebook({n: Column() for n in names}, formula="`a b` * Intercept").features == (*names, "a b:Intercept")
     # A row without its stage has not that of the reference.
     assert book.read(COHORTS[0][:1].assign(stage=None)).isna().sum().sum() == len(COLUMNS["stage"].shown)
     spline = "bs(age, knots=[45, 60, 75], lower_bound=18, upper_bound=110)"
@@ -785,6 +786,8 @@ def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
     with grid_of(lasso(), SITES) as grid:
         refused("has another codebook or estimator", FederatedLogisticRegression(num_clients=3).fit, grid)
         refused("this site gives no clusters", lasso(cluster="sex").fit, grid)
+    with grid_of(lasso(cluster="sex"), SITES) as grid:
+        refused("this site gives clusters", lasso().fit, grid, features=NAMES[:3], intervals=True)
 
 
 def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():

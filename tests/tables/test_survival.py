@@ -235,6 +235,7 @@ def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
     assert min(part.size for part in parts) == 13
     for given, message in (
         ({"times": []}, r"times=\[\]; expected numbers"),
+        ({"times": ["a", pd.NaT]}, r"times=\['a', NaT\]; expected numbers"),
         ({"times": [1.0], "by": "no"}, "by='no' is no feature; expected one of age"),
         ({"times": [1.0], "by": "age"}, "other entries than 0 and 1 at this site"),
     ):
