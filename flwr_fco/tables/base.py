@@ -357,6 +357,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _all_classes(self, given: Any) -> NDArray[Any]:
         """Return the classes of a classifier where they are not those of rows: the codebook's, or the given ones."""
+        if not isinstance(given, tuple) or given != (0, 1):
+            raise ConfigurationError(f"classes={given!r} of a model without classes; leave them out")
         return np.zeros(0)
 
     @property

@@ -8,7 +8,7 @@ thousand, if they differ by no more than the usual spreads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -176,19 +176,16 @@ def findings(cells: Cells) -> list[Finding]:
 # --- what a site's numbers say by themselves --------------------------------------------------------------------------
 
 
-def same_rows(sites: Sequence[str], sums: Sequence[Any], odd: Any) -> list[tuple[int, str]]:
-    """Return the places of sites whose sums, the first of them rows, are identical to others', and what that means.
+def same_rows(sites: Sequence[str], sums: Sequence[Any], odd: Any) -> Iterator[tuple[int, str]]:
+    """Yield the places of sites whose sums, the first of them rows, are identical to others', and what that means.
 
     Few rows are the same at two sites by chance, as are columns that are not `odd`: those of two values.
     """
     known = dict[tuple[str, ...], str]()
-    found = []
     for place, (site, own) in enumerate(zip(sites, sums, strict=True)):
         key = tuple(f"{number + 0.0:.10g}" for number in own)
         if own[0] >= _ROWS and odd[place] and (other := known.setdefault(key, site)) != site:
-            text = f"has the same rows as {other}: all sums are identical. Was one file used at both?"
-            found.append((place, text))
-    return found
+            yield place, f"has the same rows as {other}: all sums are identical. Was one file used at both?"
 
 
 def _by_themselves(cells: Cells) -> list[Finding]:

@@ -145,6 +145,7 @@ REFUSED = {
 def test_what_cannot_be_fitted_is_refused_with_what_was_given():
     for message, (model, *given) in REFUSED.items():
         refused(message, model.fit, *given)
+    refused("classes=.*without classes", FederatedLasso().client_app, None, [0, 1, 2])
 
 
 def test_few_rounds_no_joint_array_and_no_square_of_the_features():
