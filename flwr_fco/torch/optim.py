@@ -99,7 +99,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         items = list(params)
         # As groups, because PyTorch supports names only from 2.6 on.
         groups = [{"params": items}] if items and not isinstance(items[0], dict) else items
-        super().__init__(groups, {"lr": lr, "regularizer": psi, "apply_to": apply_to, "momentum": momentum})
+        # A scheduler, such as OneCycleLR, changes the momentum of whoever has a default of it.
+        own = {"momentum": momentum} if momentum or isinstance(self, DualAveraging) else {}
+        super().__init__(groups, {"lr": lr, "regularizer": psi, "apply_to": apply_to, **own})
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group = {**self.defaults, **param_group, **_CLOCK, **kept}
         # A Python number, because ``weights_only`` does not load NumPy's.
         group["lr"] = checked("lr", group["lr"], float, NON_NEGATIVE)
-        group["momentum"] = checked("momentum", group["momentum"], float, MOMENTUM)
+        group["momentum"] = checked("momentum", group.get("momentum", 0.0), float, MOMENTUM)
         # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
         group["everywhere"] = "regularizer" in param_group and "apply_to" not in param_group
         _check_group(group, named=all(isinstance(item, tuple) for item in items))

@@ -229,6 +229,7 @@ def test_a_shift_of_another_shape_or_with_momentum_is_refused():
     for take in (DualAveraging(parameters).set_shift, DualAveraging(parameters).start_from):
         refused(r"'one' has shape \[1\], expected \[2\]", take, {"one": torch.zeros(1)})
     refused("no weight_decay or momentum", ProximalSGD, [{"params": parameters, "momentum": 0.9}])
+    refused("support momentum", torch.optim.lr_scheduler.CyclicLR, ProximalSGD(parameters), 0.1, 0.2, kind=ValueError)
     refused("track", DualAveraging(parameters, momentum=0.5).set_shift, {"one": torch.zeros(2)})
     (tracking := DualAveraging(parameters)).set_shift({"one": torch.zeros(2)})
     torch.optim.lr_scheduler.OneCycleLR(tracking, max_lr=0.1, total_steps=9)
