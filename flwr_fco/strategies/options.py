@@ -176,7 +176,7 @@ class Options(FedAvg):
         name = type(self).__name__
         for option in fields(self):
             default = getattr(type(self), option.name, MISSING)
-            if option.default is not MISSING and default != option.default:
+            if option.default is not MISSING and repr(default) != repr(option.default):
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
                 raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")

@@ -253,7 +253,7 @@ def test_a_certificate_beside_the_entropy_needs_psi_to_be_its_simplex():
 
 
 def test_a_class_attribute_is_no_default():
-    for name, value in (("client_lr", 0.5), ("regularizer", L1(0.1))):
+    for name, value in (("client_lr", np.ones(2)), ("regularizer", L1(0.1))):
         refused(f"class Mine has {name} = .*, which changes no", type("Mine", (FedDualAvg,), {name: value}))
 
 
