@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from flwr_fco.core.layout import Vector, matching
 from flwr_fco.core.validation import AT_LEAST_ONE, checked, of_type, short, takes
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.torch.optim import ListedProx, widest_dtype
@@ -135,10 +135,9 @@ class TorchObjective(Objective):
         own = isinstance(dataset, Dataset) or hasattr(dataset, "__getitems__")
         self.dataset: Any = dataset if own else _tensors(dataset)
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
-        if not hasattr(self.dataset, "__len__"):
-            prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
-            raise ConfigurationError(f"{prefix}, whose examples can be counted and shuffled")
-        self.num_examples = len(self.dataset)
+        prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
+        with in_words(f"{prefix}, whose examples can be counted and shuffled", ConfigurationError):
+            self.num_examples = len(self.dataset)  # type: ignore[arg-type]
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
         named = trainable(model)
