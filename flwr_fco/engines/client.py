@@ -293,7 +293,7 @@ class Client(NamedTuple):
             Whether what each step returns is sent as well, less `point`, as ``"trajectory"``.
         """
         if self.sparse:
-            tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
+            tell_dense(self.plan, f"{self.plan.solver} {'sends' if every else 'moves'} all of them in every step")
         moving = point.copy() if place is None else place.put(point)
         get = np.asarray if place is None else place.get
         passed = list[Vector]()
