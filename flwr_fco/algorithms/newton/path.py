@@ -833,7 +833,7 @@ def errors_of(losses: Matrix, weights: Vector, mean: Mean = _MEAN) -> Matrix:
 
     With weights p_c that sum to 1 and losses l_c: l = sum_c p_c l_c, and sqrt(C / (C - 1) sum_c p_c^2 (l_c - l)^2), the
     usual standard error for equal weights. In differences of the same data the levels of the sites cancel. With another
-    centre both sums are that centre, of the second with the weights p_c^2 / sum_c p_c^2.
+    centre both sums are that centre, with the weights p_c: by p_c^2 a site with a third of the rows can be most of it.
 
     Parameters
     ----------
@@ -852,13 +852,16 @@ def errors_of(losses: Matrix, weights: Vector, mean: Mean = _MEAN) -> Matrix:
     --------
     >>> errors_of(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5])).tolist()
     [[6.0, 5.25], [3.0, 3.25], [0.25, 0.0]]
+    >>> median = Mean(aggregation="median")
+    >>> errors_of(np.array([[9e9], [1.0], [2.0], [3.0]]), np.array([3.0, 1.0, 1.0, 2.0]), median).round(2).tolist()
+    [[3.0], [1.28], [0.0]]
     """
     parts, shares = weights.size, weights / weights.sum()
     scale = float(shares @ shares) * parts / (parts - 1) if parts > 1 else 0.0
+    of_squares = shares**2 / (shares @ shares) if mean.aggregation == "mean" else shares
     rows = [mean.of([*losses], shares)]
     for own in (losses, losses - losses[:, [int(np.argmin(rows[0]))]]):
-        squares = (own - mean.of([*own], shares)) ** 2
-        rows.append(np.sqrt(scale * mean.of([*squares], shares**2 / (shares @ shares))))
+        rows.append(np.sqrt(scale * mean.of([*(own - mean.of([*own], shares)) ** 2], of_squares)))
     return np.array(rows)
 
 
