@@ -1,7 +1,7 @@
 """Engines: the loops of a client, each with its plain, compiled and sparse form once."""
 
-from flwr_fco.engines.client import Client as LocalClient
+from flwr_fco.engines.client import Client
 from flwr_fco.engines.minimise import Minimum, minimise
 from flwr_fco.work import FirstOrder, Minimise
 
-__all__ = ["FirstOrder", "LocalClient", "Minimise", "Minimum", "minimise"]
+__all__ = ["Client", "FirstOrder", "Minimise", "Minimum", "minimise"]

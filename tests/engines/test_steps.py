@@ -12,7 +12,7 @@ from scipy import sparse
 
 import flwr_fco as fco
 from flwr_fco.core.layout import dense
-from flwr_fco.engines import LocalClient
+from flwr_fco.engines import Client
 from flwr_fco.engines.sparse_steps import shard_of
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
@@ -63,7 +63,7 @@ def answer(objective, mirror_map, psi, solver, **options):
     downlink = Downlink(plan, vectors, 0.05, 0.7)
     uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
     dual = DUAL.copy()
-    client = LocalClient(downlink, objective, np.random.default_rng(1))
+    client = Client(downlink, objective, np.random.default_rng(1))
     done = client.compiled_steps(dual, None, psi=True, pairs=solver == "dual_extrapolation")
     assert done is not None or (dual == DUAL).all()
     return uplink, done
