@@ -126,6 +126,13 @@ class Stage(Choice):
 _OF_STAGES = ("stage", "stage_round", "reference", "stage_points")
 
 
+def _staged(names: Sequence[str], values: Sequence[Any]) -> Any:
+    """Return a state in stages; pickle calls this again, as its class is of the fields of the state without stages."""
+    again = {"__reduce__": lambda state: (_staged, (state._fields, tuple(state)))}
+    kind: Any = type("StagedState", (namedtuple("StagedState", names),), again)
+    return kind._make(values)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Staged(Algorithm):
     """Stages of a restricted method: what algorithm 3 adds to it, with a server and on a graph.
@@ -152,8 +159,7 @@ class Staged(Algorithm):
         state: Any = super().init(problem, primal)  # type: ignore[safe-super]
         if not self.stages:
             return state
-        kind: Any = namedtuple("StagedState", (*state._fields, *_OF_STAGES))  # type: ignore[misc]
-        return kind._make((*state, 0, 0, primal, self._no_points(primal.size)))
+        return _staged((*state._fields, *_OF_STAGES), (*state, 0, 0, primal, self._no_points(primal.size)))
 
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""

@@ -200,9 +200,8 @@ def _of_dual_fl(
     """
     whole = convexity + options.alpha
     if options.nu == "auto" and not whole > 0.0:
-        raise ConfigurationError(
-            "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by hand"
-        )
+        prefix = "nu='auto': the clients' losses are not strongly convex, as far as they know"
+        raise ConfigurationError(f"{prefix}; give alpha > 0, or nu by hand")
     gap = isinstance(work, Minimise) and work.rule == "gap"
     nu = (0.9 * whole if gap else whole) if options.nu == "auto" else float(options.nu)
     largest = options.smoothness or (math.inf if probed else smoothness)
@@ -213,10 +212,8 @@ def _of_dual_fl(
 
 def _above_zero(smoothness: float) -> float:
     if not smoothness > 0.0:
-        raise ConfigurationError(
-            "the clients' gradients do not change, or jump as those of a loss with kinks do: no rate follows from "
-            "their smoothness; give the rates by hand"
-        )
+        prefix = "the clients' gradients do not change, or jump as those of a loss with kinks do"
+        raise ConfigurationError(f"{prefix}: no rate follows from their smoothness; give the rates by hand")
     return smoothness
 
 

@@ -98,8 +98,7 @@ def test_the_rules():
     path = made_up([5.0, 2.2, 2.0, 2.0, 3.0], 0.25)
     assert (path.best.strength, path.one_standard_error.strength) == (2.5, 5.0)
     assert made_up([5.0, 2.3, 2.0], 0.25).one_standard_error.strength == 2.5
-    assert "smallest held-out loss 2 at 2.5" in repr(path)
-    assert repr(PathResult([])) == "PathResult: 0 strengths"
+    assert ("smallest held-out loss 2 at 2.5" in repr(path), f"{PathResult([])!r}") == (True, "PathResult: 0 strengths")
 
 
 def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
