@@ -381,7 +381,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _loss_of(self, own: reading.Client) -> Any:
         """Return the loss of a client's rows, with an intercept of its own if that is asked for."""
         loss: Any = self._objective(own.features, own.y, own.weights)
-        loss = unwarned(loss) if self.site_intercepts == "local" else loss
+        # Of three classes the fit is refused, and a Table 1 is not.
+        loss = unwarned(loss) if self.site_intercepts == "local" and self._outputs == 1 else loss
         loss.clusters = own.clusters
         loss.digest = self._digest
         return loss

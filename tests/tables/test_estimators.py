@@ -66,8 +66,7 @@ def test_parameters_are_scikit_learns_and_only_the_strength_is_positional():
 def test_a_fit_that_does_not_end_says_so():
     with pytest.warns(ConvergenceWarning, match="after 2 rounds; raise max_rounds"):
         model = FederatedLasso(0.1, max_rounds=2).fit(X, Y)
-    assert model.n_iter_ == 2
-    assert "Rounds: 2, not solved to tol=1e-14" in model.summary()
+    assert f"Rounds: {model.n_iter_}, not solved to tol=1e-14" in model.summary()
 
 
 def test_rounding_is_no_solution_where_the_gap_is_far_from_the_tolerance():
@@ -109,8 +108,8 @@ def test_a_summary_of_classes_has_a_column_for_each():
     model = FederatedLogisticRegression(0.3, l1_ratio=1.0, penalty_factor=[0, 1, 1, 1]).fit(flowers, names[species])
     rows = model.summary().rows
     assert_array_equal([[row[name] for name in names] for row in rows], model.coef_.T)
-    assert model.proved_zero_.shape == (3, 4)
-    assert [row["penalty_factor"] for row in rows] == [0, 1, 1, 1]
+    assert (model.proved_zero_.shape, [row["penalty_factor"] for row in rows]) == ((3, 4), [0, 1, 1, 1])
+    assert "y=2" in FederatedLogisticRegression(site_intercepts="local").describe([flowers], [species])
 
 
 TWICE = [X, X], [Y, Y]

@@ -201,8 +201,8 @@ class PathState(NamedTuple):
     def blocks(self) -> list[Block]:
         """Return the Hessians of all problems; an empty one where it has none of its own."""
         sizes = self.held.sum(axis=1)
-        triangles = np.split(self.hessians, np.cumsum(sizes * (sizes + 1) // 2)[:-1])
-        return [Block(np.flatnonzero(on), unpacked(own)) for on, own in zip(self.held, triangles, strict=True)]
+        each = zip(self.held, np.split(self.hessians, np.cumsum(sizes * (sizes + 1) // 2)[:-1]), strict=True)
+        return [Block(np.flatnonzero(on), unpacked(own) if own.size else own.reshape(0, 0)) for on, own in each]
 
     def with_gradient(self, fold: int, point: Vector, about: Replies) -> PathState:
         """Return the state with one more gradient of a fold in the place of the first."""
