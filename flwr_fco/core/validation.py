@@ -200,9 +200,9 @@ def enter(known: dict[str, Any], name: str, thing: Any, prefix: str) -> None:
         If another one has this name.
     """
     first = known.get(name, thing)
-    # A cell or a file that is run again defines the same class again.
-    if (first.__module__, first.__qualname__) != (thing.__module__, thing.__qualname__):
-        who, other = (f"{each.__module__}.{each.__qualname__}" for each in (thing, first))
+    # A cell or a file that is run again defines the same class again; a functools.partial has no name of its own.
+    who, other = (f"{each.__module__}.{getattr(each, '__qualname__', each)}" for each in (thing, first))
+    if who != other:
         raise ConfigurationError(f"{who}: {prefix} {name!r} exists already, {other}; give yours another name")
     known[name] = thing
 

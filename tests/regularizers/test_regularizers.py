@@ -324,7 +324,7 @@ def test_a_name_is_of_one_operator_which_both_apps_know():
     assert regularizers.Regularizer.from_spec(psi.to_spec()) == psi
     refused("taken", regularizers.Adapter.register, "test-huber", L1)
     refused(r"known here: .*test-huber.*both ServerApp and ClientApp", regularizers.Adapter, name="test-hubert")
-    regularizers.Adapter.register("test-no-operator", lambda: 3)
+    regularizers.Adapter.register("test-no-operator", type("Factory", (), {"__call__": lambda self: 3})())
     refused("Adapter", regularizers.Adapter, "test-no-operator", {})
 
 
