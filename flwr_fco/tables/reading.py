@@ -75,8 +75,8 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
         check_consistent_length(X, y, sample_weight, groups)
         refuse_shuffled("X", X, {"y": y, "sample_weight": sample_weight, "groups": groups})
         names, owner = owners_of(groups)
-        whole = whole._replace(features=X.tocsr() if is_sparse(X) else X, rows=np.arange(owner.size))
-        return _divided(whole, names.tolist(), owner)
+        whole = whole._replace(features=X.tocsr() if hasattr(X, "tocsr") else X, rows=np.arange(owner.size))
+        return _divided(whole, names.tolist(), owner) or [whole]
     if groups is not None:
         raise ConfigurationError("groups is for one X, y; here X is a list, whose parts are the clients already")
     beside = {"y": y, "sample_weight": sample_weight}

@@ -246,8 +246,9 @@ def test_groups_are_the_clients():
     assert_array_equal(grouped.coef_, fit_here(SITES, lasso(site_intercepts="local")).coef_)
     refused("whose parts are the clients already", lasso().fit, TABLES, TARGETS, groups=OWNERS)
     refused(r"such as X\['site'\]", lasso().fit, TABLES[0], TARGETS[0], groups="site")
-    scores = partial(cross_val_score, X=ROWS, y=Y, groups=OWNERS, cv=LeaveOneGroupOut())
-    assert_allclose(scores(lasso(), params={"groups": OWNERS}), scores(Lasso(0.1, tol=1e-13)), rtol=0, atol=1e-6)
+    refused("0 sample", lasso().fit, ROWS[:0], Y[:0], groups=OWNERS[:0], kind=ValueError)
+    own = partial(cross_val_score, X=ROWS.astype(pd.SparseDtype(float, 0)), y=Y, groups=OWNERS, cv=LeaveOneGroupOut())
+    assert_allclose(own(lasso(), params={"groups": OWNERS}), own(Lasso(0.1, tol=1e-13)), rtol=0, atol=1e-6)
 
 
 def test_weights_that_cannot_be():
