@@ -231,7 +231,7 @@ def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     if terms is None or type(h) not in (Euclidean, DiagonalMetric):
         return f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
     outputs, (_, width), size = objective.num_outputs, objective.features.shape, plan.layout.size
-    columns = np.unique(np.append(objective.features.indices, np.arange(width, width + objective.intercept)))
+    columns = np.append(np.unique(objective.features.indices), np.arange(width, width + objective.intercept))
     known = -1
     while groups is not None and known != columns.size:
         # All columns that share a group with one of them.
