@@ -268,7 +268,7 @@ class LogisticLoss(_Signs):
     bounds = (0.25, 0.25)
 
     def value(self, s: Scores, y: Targets) -> Vector:
-        return np.logaddexp(0.0, -y * s)
+        return np.asarray(np.log1p(np.exp(-np.abs(s))) - np.minimum(0.0, y * s))
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         from scipy.special import expit
