@@ -200,8 +200,8 @@ def enter(known: dict[str, Any], name: str, thing: Any, prefix: str) -> None:
         If another one has this name.
     """
     first = known.get(name, thing)
-    # A cell or a file that is run again defines the same class again; a functools.partial has no name of its own.
-    who, other = (f"{each.__module__}.{getattr(each, '__qualname__', each)}" for each in (thing, first))
+    # A cell or a file that is run again defines the same class again; a functools.partial has its class's name.
+    who, other = (f"{each.__module__}.{getattr(each, '__qualname__', type(each).__name__)}" for each in (thing, first))
     if who != other:
         raise ConfigurationError(f"{who}: {prefix} {name!r} exists already, {other}; give yours another name")
     known[name] = thing
