@@ -91,7 +91,7 @@ class DualAveraging(Algorithm):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Send z_K - z_0 and, if they are asked for, all z_k - z_0."""
-        return client.dual_steps(downlink.vectors["dual"], psi=self.client_prox, every=downlink.plan.sends_every_step)
+        return client.dual_steps(downlink.vectors["dual"], psi=self.client_prox)
 
     def init(self, problem: Problem, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""

@@ -100,7 +100,7 @@ class DualExtrapolation(DualAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps, with the half steps if they are asked for."""
-        return client.extragradient(downlink.vectors["dual"], every=downlink.plan.sends_every_step)
+        return client.extragradient(downlink.vectors["dual"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class MirrorProx(MirrorDescent):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps, and send the half points too if they are asked for."""
-        return client.proximal_extragradient(downlink.vectors["primal"], every=downlink.plan.sends_every_step)
+        return client.proximal_extragradient(downlink.vectors["primal"])
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> Any:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed)), and the half steps."""

@@ -129,9 +129,11 @@ class Client(NamedTuple):
         return {"increment": _made(gradient)}, Moved(self.rate, 1)
 
     def dual_steps(
-        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, every: bool = False, pairs: bool = False
+        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, pairs: bool = False
     ) -> tuple[Sent, Moved]:
         """Take steps z <- z - rate (g(retrieve(z, t)) + shift), on sparse features or in a compiled loop if possible.
+
+        If the output averages all local steps, all z_k - z_0 are sent as well, as ``"trajectory"``.
 
         Parameters
         ----------
@@ -141,14 +143,13 @@ class Client(NamedTuple):
             Added to every gradient.
         psi : bool, default True
             Whether psi acts.
-        every : bool, default False
-            Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
         pairs : bool, default False
             Whether a step takes two batches, as in :meth:`extragradient`, which has no shift.
         """
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
         move = self.rate * np.broadcast_to(shift, dual.shape) if moves else None
+        every = self.plan.sends_every_step
         features = self.shard or (None if every or pairs else self._features)
         if features is not None:
             on = slice(None) if self.shard else features.indices
@@ -171,9 +172,8 @@ class Client(NamedTuple):
         def step(there: Any, batch: Batch) -> Any:
             k = next(numbers)
             place.retrieve(there, elapsed + rate * k, primal)
-            passed = there
+            passed = half if pairs else there
             if pairs:
-                passed = half
                 half[:] = there
             add_gradient(primal, batch[0] if pairs else batch, -rate, passed)
             if along is not None:
@@ -183,19 +183,17 @@ class Client(NamedTuple):
                 add_gradient(primal, batch[1], -rate, there)
             return passed
 
-        return self.steps(dual, step, pairs=pairs, place=place, every=every)
+        return self.steps(dual, step, pairs=pairs, place=place)
 
-    def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
-        """Take steps of dual extrapolation, with two new batches each.
+    def extragradient(self, dual: Vector) -> tuple[Sent, Moved]:
+        """Take steps of dual extrapolation, with two new batches each; the trajectory is all omega_{k+1/2} - omega_0.
 
         Parameters
         ----------
         dual : ndarray of float64, shape (d,)
             omega_0.
-        every : bool, default False
-            Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
-        return self.dual_steps(dual, every=every, pairs=True)
+        return self.dual_steps(dual, pairs=True)
 
     def compiled_steps(self, dual: Vector, shift: Vector | None, psi: bool, pairs: bool) -> int | None:
         """Take the steps in a compiled loop, with psi or without; return their number.
@@ -226,9 +224,7 @@ class Client(NamedTuple):
         """Return what steps have changed."""
         return {"increment": _made(end - start)}, Moved(self.rate * steps, steps)
 
-    def proximal_steps(
-        self, primal: Vector, *, psi: bool = True, pairs: bool = False, every: bool = False
-    ) -> tuple[Sent, Moved]:
+    def proximal_steps(self, primal: Vector, *, psi: bool = True, pairs: bool = False) -> tuple[Sent, Moved]:
         """Take steps w <- retrieve(grad h(w) - rate g(w), rate); with sparse features only where these are.
 
         Parameters
@@ -237,12 +233,12 @@ class Client(NamedTuple):
             The start.
         psi : bool, default True
             Whether psi acts; without it, w <- grad h*(grad h(w) - rate g(w)).
-        pairs, every : bool, default False
-            As for :meth:`proximal_extragradient`.
+        pairs : bool, default False
+            Whether a step takes two batches, as in :meth:`proximal_extragradient`.
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        if not pairs and (features := self._features) is not None:
+        if not (pairs or self.plan.sends_every_step) and (features := self._features) is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
                 return self._moved(primal, point, steps)
@@ -260,24 +256,27 @@ class Client(NamedTuple):
             place.retrieve(dual, rate, point)
             return passed
 
-        return self.steps(primal, step, pairs=pairs, place=place, every=every)
+        return self.steps(primal, step, pairs=pairs, place=place)
 
-    def proximal_extragradient(self, primal: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
+    def proximal_extragradient(self, primal: Vector) -> tuple[Sent, Moved]:
         """Take proximal steps along the gradient at extrapolated points, with two new batches each.
+
+        The trajectory is all z_{k+1/2} - z_0.
 
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
             z_0.
-        every : bool, default False
-            Whether all z_{k+1/2} - z_0 are sent as well, as ``"trajectory"``.
         """
-        return self.proximal_steps(primal, pairs=True, every=every)
+        return self.proximal_steps(primal, pairs=True)
 
     def steps(
-        self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None, every: bool = False
+        self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None
     ) -> tuple[Sent, Moved]:
         """Take steps of the method's own, each with one batch or with a pair of them.
+
+        If the output averages all local steps, what each returns, or else where it ends, is sent as well, less `point`,
+        as ``"trajectory"``.
 
         Parameters
         ----------
@@ -289,9 +288,8 @@ class Client(NamedTuple):
             Whether a step gets a pair of batches.
         place : Place, optional
             Where the points of the steps are; by default in NumPy's memory.
-        every : bool, default False
-            Whether what each step returns is sent as well, less `point`, as ``"trajectory"``.
         """
+        every = self.plan.sends_every_step
         if self.sparse:
             tell_dense(self.plan, f"{self.plan.solver} {'sends' if every else 'moves'} all of them in every step")
         moving = point.copy() if place is None else place.put(point)
@@ -303,7 +301,7 @@ class Client(NamedTuple):
             there = step(moving, batch)
             steps += 1
             if every:
-                passed.append(get(there) - point)
+                passed.append(get(moving if there is None else there) - point)
         sent, moved = self._moved(point, get(moving), steps)
         return (sent | {"trajectory": np.array(passed)} if every else sent), moved
 

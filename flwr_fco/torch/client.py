@@ -368,7 +368,7 @@ class UserLoop:
         prefix = f"the method {self._solver!r} has no optimiser ({methods})"
         raise ConfigurationError(f"{prefix}. Take something else on the server, or {_INSTEAD}")
 
-    def dual_steps(self, dual: Any, shift: Any = 0.0, *, psi: bool = True, every: bool = False) -> tuple[Sent, Moved]:
+    def dual_steps(self, dual: Any, shift: Any = 0.0, *, psi: bool = True) -> tuple[Sent, Moved]:
         """Return the outcome of steps of dual averaging."""
         return self._outcome(optim.DualAveraging, dual, shift, psi)
 
