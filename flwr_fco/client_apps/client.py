@@ -11,6 +11,7 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -613,8 +614,10 @@ def remember(context: Context, stamp: str, before: ClientState | None, new: str,
     """
     state: Any = context.state
     held = state.get(_MEMORY + stamp)
-    for key in [key for key in state if key.startswith(_MEMORY)]:
-        del state[key]
+    for key in [key for key in [*state] if key.startswith(_MEMORY)]:
+        # Another run at this node, in another thread, may have been quicker: it asks for its own memory again.
+        with suppress(KeyError):
+            del state[key]
     state[_MEMORY + stamp] = record_of(pack(before or {})) if held is None else held
     state[_MEMORY + new] = record_of(pack(after))
 

@@ -33,13 +33,16 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
         assert len(client._objectives) == before
 
 
-def test_another_thread_may_load_while_a_run_is_forgotten():
+def test_another_thread_may_load_while_a_run_is_forgotten_or_forget_first():
     def loads(run_id=0, other=0):
         client._objectives["", "train", 0, len(client._objectives)] = None
 
     loads(loads())
     client.forget_objectives(type("Meanwhile", (int,), {"__eq__": loads, "__hash__": int.__hash__})())
     client.forget_objectives(0)
+    state = type("State", (dict,), {"__iter__": lambda own: iter(["fco-memory gone"])})()
+    client.remember(SimpleNamespace(state=state), "", None, "new", {})
+    assert dict.keys(state) == {"fco-memory ", "fco-memory new"}
 
 
 def test_copies_of_an_app_find_what_the_first_has_loaded(capsys):
