@@ -27,7 +27,7 @@ from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
-from flwr_fco.core.computing import random_generator, single_threaded_blas
+from flwr_fco.core.computing import own_turn, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
@@ -331,7 +331,8 @@ class Client:
 
     def _loaded(self, context: Context, role: str) -> Objective:
         try:
-            found: Any = self._load[role](context)
+            with own_turn():
+                found: Any = self._load[role](context)
         except Exception as error:
             self.disclosure.hide(error, "this site's data cannot be loaded", context)
         if not isinstance(found, Objective):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from threading import Lock, local
+from threading import Lock, RLock, local
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,15 @@ def _limited() -> Iterator[None]:
 
 
 # --- generators -------------------------------------------------------------------------------------------------------
+
+
+#: By process: one that is forked inherits a lock that another thread may hold.
+_turns: dict[int, Any] = {}
+
+
+def own_turn() -> Any:
+    """Return a context in which no other thread is that may draw too from PyTorch's generators, which all share."""
+    return _turns.setdefault(os.getpid(), RLock()) if "torch" in sys.modules else _NESTED
 
 
 def random_generator(

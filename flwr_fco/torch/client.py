@@ -35,7 +35,7 @@ from flwr_fco.algorithms.contract.problem import Moved, Sent
 from flwr_fco.client_apps import client
 from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered
-from flwr_fco.core.computing import random_generator
+from flwr_fco.core.computing import own_turn, random_generator
 from flwr_fco.core.validation import NON_NEGATIVE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import MemoryLostError, Plan, Uplink
@@ -111,7 +111,8 @@ class _Answering(NamedTuple):
     def __call__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         token = _within_app.set(self.limits)
         try:
-            answer = call_next(message, context)
+            with own_turn():
+                answer = call_next(message, context)
         except MemoryLostError:
             return Message(encode_uplink(None), reply_to=message)
         finally:
@@ -158,7 +159,8 @@ class LocalTraining:
     -----
     1. The training loop is yours: your loader determines epochs and batches, not the strategy's ``local_epochs`` and
        ``batch_size`` (``training.work`` has these, if you want to follow them).
-    2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
+    2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition. All threads
+       share its generators, so blocks in other threads wait.
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
     4. With a strategy's ``density`` the steps are plain ones from the server's model.
     5. With dual averaging the optimiser goes on from the server's vectors, whatever the model holds, and the reply is
@@ -266,11 +268,12 @@ class LocalTraining:
         optimizer.start_from(plan.layout.views(self._start), elapsed=downlink.elapsed, single=self._single)
         if isinstance(optimizer, optim.DualAveraging) and np.any(self._shift):
             optimizer.set_shift(plan.layout.views(self._shift))
-        rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
-        self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
         parts = self.model.modules() if isinstance(optimizer, optim.DualAveraging) else ()
         # A forward pass of an embedding with a max_norm changes its weights itself.
         kept = (p for part in parts if not getattr(part, "max_norm", None) for p in part.parameters(recurse=False))
+        # Last, as it holds what other threads wait for.
+        rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
+        self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
         self._held = [(p, p.detach().clone()) for p in kept if p.requires_grad]
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(optimizer.register_step_pre_hook(self._before_step).remove)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from flwr_fco.core.computing import own_turn
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 
@@ -114,6 +115,8 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
 def seeded(parameters: Iterable[Tensor], seed: int, *, all_devices: bool = False) -> Iterator[None]:
     """Seed PyTorch's generators for a block, skipping unused devices, because seeding those costs more than a step.
 
+    Blocks in other threads wait.
+
     Parameters
     ----------
     parameters : iterable of Tensor
@@ -124,7 +127,7 @@ def seeded(parameters: Iterable[Tensor], seed: int, *, all_devices: bool = False
         Whether to include available devices that are not in use yet.
     """
     devices = {p.device.index or 0 for p in parameters if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices)):
+    with own_turn(), torch.random.fork_rng(devices=sorted(devices)):
         used = torch.cuda.is_initialized() or torch.backends.mps.is_available()  # type: ignore[no-untyped-call]
         everywhere = used or (all_devices and torch.cuda.is_available())
         (torch if everywhere else torch.default_generator).manual_seed(seed)

@@ -1,5 +1,7 @@
 """A training loop of one's own: the same models as our ClientApp, what it refuses, and what its owner may forbid."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import attrgetter
 
@@ -121,7 +123,7 @@ def test_a_restarted_node_is_sent_what_it_lacks(name):
 def test_random_numbers_of_a_loop_follow_from_seed_round_and_partition():
     def drawn(seed):
         draws = []
-        app = torch_app(clients(), look=lambda net: draws.append(torch.rand(1).item()))
+        app = torch_app(clients(), look=lambda net: draws.append(time.sleep(1e-3) or torch.rand(1).item()))
         simulated(FedDualAvg(**OPTIONS, seed=seed), app, 2)
         return draws
 
@@ -129,7 +131,8 @@ def test_random_numbers_of_a_loop_follow_from_seed_round_and_partition():
     first = drawn(0)
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(123)
-    assert drawn(0) == first
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(drawn, (0, 0))] == [first, first]
     assert len({*first}) == len(first) == 2 * 2 * NODES
     assert not {*drawn(1)} & {*first}
 
