@@ -122,8 +122,7 @@ class Limits(Choice):
         size = down.plan.layout.size
         points = int(down.numbers.get(protocol.POINTS, 1))
         folds = down.numbers.get(protocol.FOLDS, 0.0)
-        request, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
-        self.check("max_parameters", points * size, request, unit)
+        self.check("max_parameters", points * size, "a model of" if points == 1 else "points with", "parameters")
         if not isinstance(work, FirstOrder):
             request = "a minimisation of" if isinstance(work, Minimise) else "passes over rows, of points and folds:"
             self.check("max_iterations", work.max_iterations * (points + max(folds, 0.0)), request, "iterations")
@@ -187,6 +186,7 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
         return int(message.metadata.group_id), down
 
 
+@dataclass(eq=False)
 class Client:
     """What a client does with tasks and questions.
 
@@ -196,32 +196,25 @@ class Client:
         ``(context) -> Objective``; the second for evaluations on other data, or None.
     limits : Limits
         What a server may ask for.
-    disclosure : Disclosure or None
-        What may leave; None where the owner says nothing of it.
-    max_objectives : int or None
+    disclosure : Disclosure
+        What may leave.
+    is_recorded : bool
+        Whether the owner has said so.
+    most : int or None
         Most losses that this process keeps.
     """
 
-    def __init__(
-        self,
-        load: LoadObjective,
-        load_evaluation: LoadObjective | None,
-        limits: Limits,
-        disclosure: Disclosure | None,
-        max_objectives: int | None,
-    ) -> None:
-        self._load = {"train": load, "evaluate": load_evaluation or load}
-        self.held_out = load_evaluation is not None
-        self.limits = limits
-        self.disclosure = disclosure or Disclosure()
-        self._is_recorded = disclosure is not None
-        self._limits_rows = self.disclosure.limits_rows
-        self._most = max_objectives
-        self._identity = uuid4().hex
-        #: The last task and loss that were checked against the limits: most of a round are alike.
-        self._allowed: Any = None
-        #: The last plan, and its method.
-        self._made: tuple[Plan, Algorithm] | None = None
+    load: LoadObjective
+    load_evaluation: LoadObjective | None
+    limits: Limits
+    disclosure: Disclosure
+    is_recorded: bool
+    most: int | None
+    _identity: str = field(default_factory=lambda: uuid4().hex)
+    #: The last task and loss that were checked against the limits: most of a round are alike.
+    _allowed: Any = None
+    #: The last plan, and its method.
+    _made: tuple[Plan, Algorithm] | None = None
 
     # --- a round of training --------------------------------------------------------------------------------------
 
@@ -262,11 +255,11 @@ class Client:
             self.limits.check_blocks(down, sets)
         if plan.layout.passed_through:
             objective.load_buffers(down.pass_through)
-        if self._is_recorded and isinstance(down.local_work, FirstOrder):
+        if self.is_recorded and isinstance(down.local_work, FirstOrder):
             down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
         rng = random_generator(plan.seed, number, records.partition_of(context))
         seed = plan.seed
-        if self._limits_rows:
+        if self.disclosure.limits_rows:
             # Drawn again for each message: the same rows in batches of two sizes would differ in a few of them.
             rng = np.random.default_rng()
             folds = int(down.numbers.get(protocol.FOLDS, 0))
@@ -315,24 +308,24 @@ class Client:
         purpose : str
             What it is needed for.
         """
-        role = role if self.held_out else "train"
-        key = (self._identity, role, context.run_id, records.partition_of(context))
+        own = self.load_evaluation if role == "evaluate" else None
+        key = (self._identity, "evaluate" if own else "train", context.run_id, records.partition_of(context))
         found = _objectives.get(key)
         if found is None:
-            found = self._loaded(context, role)
+            found = self._loaded(context, own or self.load)
             self.disclosure.check(found, purpose)
             _objectives[key] = found
-            while self._most is not None and len(_objectives) > self._most:
+            while self.most is not None and len(_objectives) > self.most:
                 _objectives.popitem(last=False)
-        elif self._most is not None:
+        elif self.most is not None:
             _objectives[key] = _objectives.pop(key, found)
         found.recall(context.state)
         return found
 
-    def _loaded(self, context: Context, role: str) -> Objective:
+    def _loaded(self, context: Context, load: LoadObjective) -> Objective:
         try:
             with own_turn():
-                found: Any = self._load[role](context)
+                found: Any = load(context)
         except Exception as error:
             self.disclosure.hide(error, "this site's data cannot be loaded", context)
         if not isinstance(found, Objective):
@@ -340,13 +333,12 @@ class Client:
             said = repr(found) if found is None or isinstance(found, str | int | float) else of_type(found)
             example = "flwr_fco.objectives.Logistic(features, labels)"
             raise ConfigurationError(f"load_objective returned {said:.100}; expected an Objective such as {example}")
-        for name in ("layout", "num_examples"):
+        # A client without examples has no loss: it is left out of the federation.
+        for name, kind, within in (("layout", Layout, {}), ("num_examples", int, AT_LEAST_ONE)):
             if not hasattr(found, name):
                 advice = "set it in __init__, or call super().__init__(...) there"
                 raise ConfigurationError(f"{type(found).__name__} has no {name}; {advice}")
-        checked("layout of the objective", found.layout, Layout)
-        # A client without examples has no loss: it is left out of the federation.
-        checked("num_examples of the objective", found.num_examples, int, AT_LEAST_ONE)
+            checked(f"{name} of the objective", getattr(found, name), kind, within)
         return found
 
     # --- evaluations and questions --------------------------------------------------------------------------------
@@ -378,7 +370,7 @@ class Client:
         rows = objective.features if scales and isinstance(objective, Linear) else None
         known = rows is not None and rows.shape[1] <= _MOST_COLUMNS
         deviations, size = design.scales_of(rows) if known else (None, 0.0)
-        examples = int(objective.num_examples) if scales and not self._limits_rows else None
+        examples = int(objective.num_examples) if scales and not self.disclosure.limits_rows else None
         return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations, examples, size)
 
     def table(self, message: Message, context: Context) -> Message:
@@ -397,19 +389,19 @@ class Client:
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
         check_layout(objective.layout, asked.layout)
-        if asked.kind == "smoothness" and self._is_recorded:
+        if asked.kind == "smoothness" and self.is_recorded:
             work = FirstOrder(steps=1, batch_size=int(asked.numbers["batch-size"]) or None)
             batch = self.disclosure.allowed(work, objective.num_examples, context).batch_size or 0
-            asked = asked._replace(numbers={"batch-size": 0.0 if self._limits_rows else float(batch)})
+            asked = asked._replace(numbers={"batch-size": 0.0 if self.disclosure.limits_rows else float(batch)})
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
             answer = kind.answer(asked, objective)
         objective.take_training_loss()
-        if asked.kind == "smoothness" and self._limits_rows:
+        if asked.kind == "smoothness" and self.disclosure.limits_rows:
             # Constants of batches are the longest row's. No sum over a batch curves more than that over all rows.
             larger = max(1.0, objective.num_examples / (batch or math.inf))
             bounds = {name: larger * answer.numbers[name] for name in ("l2", "l1")}
             answer = answer._replace(numbers={**answer.numbers, **bounds})
-        if kind.division is not None and self._limits_rows:
+        if kind.division is not None and self.disclosure.limits_rows:
             how, parts = kind.division(asked, objective)
             try:
                 self.disclosure.check_division(objective, parts, asked.kind, how, context)
@@ -418,7 +410,7 @@ class Client:
                 zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
                 answer = answer._replace(numbers={"reported": 0.0}, vectors=zeros)
         if held_out:
-            answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.load_evaluation is not None)})
         content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
 
@@ -525,9 +517,9 @@ def client_app(
     checked("load_objective", load_objective, LoadObjective)
     checked("load_evaluation_objective", load_evaluation_objective, LoadObjective | None)
     _end_quickly()
-    owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None)
+    owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None) or Disclosure()
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
-    client = Client(load_objective, load_evaluation_objective, *owner, most)
+    client = Client(load_objective, load_evaluation_objective, *owner, disclosure is not None, most)
     own = checked_mods(mods)
     if disclosure is not None:
         # Outside of the others: what they change leaves as they have changed it.

@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any, NoReturn
 
@@ -68,7 +69,7 @@ class Disclosure(Choice):
     min_events: int | None = field(default=None, metadata=AT_LEAST_ONE)
     max_numbers: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
-    @property
+    @cached_property
     def limits_rows(self) -> bool:
         """Whether there is a limit on the rows that an answer is about."""
         return any(limit is not None for limit in (self.min_rows, self.min_class_rows, self.min_events))

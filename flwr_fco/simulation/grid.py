@@ -6,6 +6,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -64,6 +65,7 @@ def _identify(values: Sequence[Any]) -> None:
         setattr(TaskIdentity, name, value)
 
 
+@dataclass(eq=False, repr=False)
 class InProcessGrid(Grid):
     """Grid of nodes in this process: breakpoints work, and a run with the same seed gives the same bits.
 
@@ -103,23 +105,16 @@ class InProcessGrid(Grid):
     [0, 1, 2]
     """
 
-    def __init__(
-        self,
-        client_app: ClientApp,
-        num_nodes: int,
-        *,
-        run_config: Mapping[str, Any] | None = None,
-        node_config: Callable[[int], Mapping[str, Any]] | None = None,
-        raise_errors: bool = True,
-        run_id: int | None = None,
-    ) -> None:
-        self.client_app = client_app
-        self.raise_errors = raise_errors
-        self.run_id = secrets.randbits(62) if run_id is None else run_id
-        self.num_nodes = num_nodes
-        self._run_config = dict(run_config or {})
-        self._node_config = node_config
-        self.partition_ids = {partition + _FIRST: partition for partition in range(num_nodes)}
+    client_app: ClientApp
+    num_nodes: int
+    _: KW_ONLY
+    run_config: Mapping[str, Any] | None = None
+    node_config: Callable[[int], Mapping[str, Any]] | None = None
+    raise_errors: bool = True
+    run_id: int = field(default_factory=lambda: secrets.randbits(62))
+
+    def __post_init__(self) -> None:
+        self.partition_ids = {partition + _FIRST: partition for partition in range(self.num_nodes)}
         self.contexts: dict[int, Context] = {}
         self.report: Callable[[int], object] = lambda number: None
         self._replies: dict[str, Message] = {}
@@ -136,7 +131,7 @@ class InProcessGrid(Grid):
         found = self.contexts.get(node_id)
         if found is None:
             partition = self.partition_ids[node_id]
-            settings: Any = {} if self._node_config is None else self._node_config(partition)
+            settings: Any = {} if self.node_config is None else self.node_config(partition)
             checked(f"node_config({partition})", settings, Mapping)
             config = {"num-partitions": self.num_nodes, **settings, "partition-id": partition}
             if config != {**config, **settings}:
@@ -148,7 +143,7 @@ class InProcessGrid(Grid):
                 node_id=node_id,
                 node_config=config,
                 state=RecordDict(),
-                run_config=_RunConfig(self._run_config),
+                run_config=_RunConfig(self.run_config or {}),
             )
         return found
 
