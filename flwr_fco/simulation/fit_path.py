@@ -325,12 +325,6 @@ class StrengthPath:
     def _in_one_run(self) -> bool:
         return isinstance(self.strategy, FedNewton) and self.strategy.hessian == "block"
 
-    def __getattr__(self, name: str) -> Any:
-        # Attributes that `simulate` reads before it starts a strategy: fractions and numbers of nodes.
-        if name.startswith(("fraction_", "min_")):
-            return getattr(self.strategy, name)
-        raise AttributeError(name)
-
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 3600, **options: Any
     ) -> PathResult:

@@ -138,7 +138,9 @@ def simulate(
     >>> (result.arrays["coefficients"].numpy() != 0).tolist()
     [True, True, False, False]
     """
-    _check_kinds(strategy, client_app, initial_arrays)
+    _check_kinds(strategy, client_app)
+    record = {"example": "ArrayRecord(arrays) of a list of arrays, or of a network ArrayRecord(model.state_dict())"}
+    checked("initial_arrays", initial_arrays, ArrayRecord | Mapping, record)
     checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
     checked("num_rounds", num_rounds, int, NATURAL)
     checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
@@ -147,7 +149,8 @@ def simulate(
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("run_config", run_config, Mapping | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
-    _check_samples(strategy, num_nodes)
+    # A path of runs, and Flower's wrappers for privacy, have the strategy that samples.
+    _check_samples(getattr(strategy, "strategy", strategy), num_nodes)
     reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
     given = [f"{name}={value!r}" for name, value in reserved.items() if value != _WITHOUT_RAY[name]]
     if given and engine != "ray":
@@ -240,17 +243,13 @@ def progress_bar(grid: InProcessGrid, num_rounds: int | None, shown: bool | None
             grid.report = before
 
 
-def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
+def _check_kinds(strategy: Any, client_app: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
         raise ConfigurationError(f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg()")
     # Any callable that takes a message and a context is accepted.
     if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
         raise ConfigurationError(f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load)")
-    if not isinstance(initial_arrays, Mapping | ArrayRecord):
-        expected = "expected an ArrayRecord, or a mapping of names to arrays: of a list of arrays ArrayRecord(arrays), "
-        expected += "of a network ArrayRecord(model.state_dict())"
-        raise ConfigurationError(f"initial_arrays is {_called(initial_arrays)}; {expected}")
 
 
 def _called(value: Any) -> str:

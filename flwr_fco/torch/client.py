@@ -48,6 +48,8 @@ from flwr_fco.work import Work
 
 _INSTEAD = "use client_app with a flwr_fco.torch.TorchObjective, which takes every method, psi and mirror map"
 
+#: Of the metrics that a reply must have.
+_ROWS = {**NON_NEGATIVE, "example": "len(trainloader.dataset) among the metrics"}
 #: Limits of the ClientApp that handles the current message; None outside a handler.
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
 
@@ -92,7 +94,11 @@ class ClientApp(TaskApp):
     def __init__(
         self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None, disclosure: Disclosure | None = None
     ) -> None:
-        own = [*checked_mods(mods), _Answering(Limits() if limits is None else limits, _of_a_loop(disclosure))]
+        given: Disclosure = checked("disclosure", disclosure, Disclosure | None) or Disclosure()
+        if wrong := [name for name in ("min_class_rows", "min_events") if getattr(given, name) is not None]:
+            prefix = f"disclosure has {', '.join(wrong)}, and your training loop says only how many rows it has"
+            raise ConfigurationError(f"{prefix}: leave it out, or use flwr_fco.client_app with an objective")
+        own = [*checked_mods(mods), _Answering(limits or Limits(), given)]
         super().__init__(own if disclosure is None else [partial(answered, disclosure), *own])
         self.query("question")(_no_answer)
 
@@ -119,16 +125,6 @@ class _Answering(NamedTuple):
             _within_app.reset(token)
         _check_rows(answer, message, self.disclosure)
         return answer
-
-
-def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
-    """Return a Disclosure of a training loop of one's own."""
-    given: Disclosure = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
-    wrong = [name for name in ("min_class_rows", "min_events") if getattr(given, name) is not None]
-    if wrong:
-        prefix = f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has"
-        raise ConfigurationError(f"{prefix}: leave it out, or use flwr_fco.client_apps.client_app with an objective")
-    return given
 
 
 def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> None:
@@ -271,13 +267,13 @@ class LocalTraining:
         parts = self.model.modules() if isinstance(optimizer, optim.DualAveraging) else ()
         # A forward pass of an embedding with a max_norm changes its weights itself.
         kept = (p for part in parts if not getattr(part, "max_norm", None) for p in part.parameters(recurse=False))
-        # Last, as it holds what other threads wait for.
-        rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
-        self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
         self._held = [(p, p.detach().clone()) for p in kept if p.requires_grad]
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._stack.callback(optimizer.register_step_post_hook(self._after_step).remove)
+        # Last, as it holds what other threads wait for.
+        rng = random_generator(plan.seed, self.server_round, partition_of(self._context))
+        self._stack.enter_context(seeded(self.model.parameters(), int(rng.integers(2**63)), all_devices=True))
         return self
 
     def _before_step(self, *_: object) -> None:
@@ -309,8 +305,6 @@ class LocalTraining:
             If the number of examples is missing, a metric is not a number, or the optimiser has not taken a step.
         """
         downlink, plan = self._downlink, self._downlink.plan
-        if "num-examples" not in metrics:
-            raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer
         if optimizer.num_steps < 1:
             prefix = f"the optimiser of {plan.solver!r} has taken no step in this round: step with `training.optimizer`"
@@ -324,7 +318,7 @@ class LocalTraining:
         self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if self._kind is GradientProbe else own
         sent, moved = self._method.local(self._loop, downlink, self._state)
         reported = {key: _number(key, value) for key, value in metrics.items()}
-        rows = float(int(checked("num-examples", reported.pop("num-examples"), float, NON_NEGATIVE)))
+        rows = float(int(checked("num-examples", reported.pop("num-examples", None), float, _ROWS)))
         # By the plan's names: the loop may have frozen parameters by now.
         passed = {entry.name for entry in plan.layout.passed_through}
         buffers = {name: array for name, array in buffers_of(self.model).items() if name in passed}

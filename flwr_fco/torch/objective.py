@@ -121,8 +121,7 @@ class TorchObjective(Objective):
         collate: Callable[[list[Any]], Any] = default_collate,
         chunk_size: int = 1024,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise ConfigurationError(f"model={model!r}; expected a torch.nn.Module")
+        checked("model", model, nn.Module)
         _check_takes_model_and_batch("loss", loss, "F.cross_entropy(model(batch[0]), batch[1])")
         if scores is not None:
             example = '{"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()}'
@@ -138,8 +137,7 @@ class TorchObjective(Objective):
         prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
         with in_words(f"{prefix}, whose examples can be counted and shuffled", ConfigurationError):
             self.num_examples = len(self.dataset)  # type: ignore[arg-type]
-        if self.num_examples < 1:
-            raise ConfigurationError("the data set is empty; expected at least one example")
+        checked("len(dataset)", self.num_examples, int, AT_LEAST_ONE)
         named = trainable(model)
         self._parameters: list[Tensor] = list(named.values())
         self._modules = list(model.modules())
@@ -148,9 +146,7 @@ class TorchObjective(Objective):
         up = matching(list(named), () if maximize is None else maximize, "maximize")
         self._ascending = [self.layout[name].block for name in up]
         if up:
-            self.ascends = np.zeros(self.layout.size, dtype=np.bool_)
-            for block in self._ascending:
-                self.ascends[block] = True
+            self.ascends = self.layout.regularizing(up).regularized_mask()
 
     def value(self, w: Vector) -> float:
         """Return the mean loss over all examples, in evaluation mode."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Layout, matching
 from flwr_fco.core.spec import Spec
-from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, checked, short
+from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Terms, Zero
 from flwr_fco.regularizers.base import Groups
@@ -471,8 +471,7 @@ def _check_group(group: Group, named: bool) -> None:
     if any(group.get(name) for name in foreign):
         advice = "a decay is a psi, regularizer=L2Squared(...) or ElasticNet(...), and DualAveraging has momentum"
         raise ConfigurationError(f"a group of {group['kind']} has no {' or '.join(foreign)}: {advice}")
-    if not isinstance(psi, Regularizer):
-        raise ConfigurationError(f"regularizer={short(psi)}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
+    checked("regularizer", psi, Regularizer, {"example": "L1(1e-3), or another one of flwr_fco.regularizers"})
     if not named and (patterns is not None or isinstance(psi, PerParameter)):
         prefix = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
         raise ConfigurationError(f"{prefix} needs names: pass model.named_parameters() instead of model.parameters()")

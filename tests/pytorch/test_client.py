@@ -192,10 +192,6 @@ def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, clie
     assert isinstance(caught.value.__cause__, ConfigurationError)
 
 
-def test_there_is_no_optimiser_outside_of_the_block():
-    refused("no optimiser outside .*: with local_training", attrgetter("optimizer"), object.__new__(LocalTraining))
-
-
 # --- what the owner may forbid, and the record ------------------------------------------------------------------------
 
 
@@ -215,10 +211,11 @@ def test_answers_about_few_rows_do_not_leave_a_training_loop():
     answered(FaultyGrid(torch_app(clients(), disclosure=Disclosure(min_rows=7)), 4, {}), RecordDict(), "query.names")
 
 
-@pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
-def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
-    refused(f"disclosure has {next(iter(limit))}, .*only how many rows", ClientApp, disclosure=Disclosure(**limit))
+def test_limits_that_a_loop_cannot_keep_and_a_missing_block_are_refused():
+    for own in ({"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}):
+        refused(f"disclosure has {next(iter(own))}, .*only how many rows", ClientApp, disclosure=Disclosure(**own))
     refused("disclosure=20 is an int; expected", ClientApp, disclosure=20)
+    refused("no optimiser outside .*: with local_training", attrgetter("optimizer"), object.__new__(LocalTraining))
 
 
 def test_each_message_is_a_line(caplog):

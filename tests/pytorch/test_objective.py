@@ -31,9 +31,8 @@ def _pair(kind):
     """Return a network without layers, and our objective of the same problem."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(50, 6))
-    kinds = {"least squares": (Linear(6), _squares, LeastSquares)}
-    kinds |= {"logistic": (Linear(6, 3), cross_entropy, MultinomialLogistic)}
-    model, loss, ours = kinds[kind]
+    kinds = (Linear(6), _squares, LeastSquares), (Linear(6, 3), cross_entropy, MultinomialLogistic)
+    model, loss, ours = kinds[kind == "logistic"]
     targets = np.arange(50) % 3 if kind == "logistic" else rng.normal(size=50)
     data = torch.tensor(features), torch.tensor(targets)
     return TorchObjective(model, loss, data, apply_to="coef*", chunk_size=16), ours(features, targets)
@@ -76,9 +75,8 @@ def _loss(model, batch):
 
 def _network():
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)
-    )
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)
+    return nn.Sequential(*layers)
 
 
 def test_a_network_of_dictionaries_with_dropout_and_batch_normalisation():
@@ -147,8 +145,7 @@ def test_a_model_against_a_shared_perturbation_is_an_operator():
 
     rng = np.random.default_rng(0)
     data = torch.tensor(rng.normal(size=(30, 6))), torch.tensor(rng.integers(0, 3, 30))
-    saddle = TorchObjective(Attacked(), cross_entropy, data, maximize="perturbation")
-    plain = TorchObjective(Attacked(), cross_entropy, data)
+    saddle, plain = (TorchObjective(Attacked(), cross_entropy, data, maximize=up) for up in ("perturbation", None))
     w = rng.normal(size=saddle.layout.size)
     own, gradient = saddle.layout.views(saddle.gradient(w)), plain.layout.views(plain.gradient(w))
     np.testing.assert_array_equal(own["perturbation"], -gradient["perturbation"])
@@ -224,7 +221,7 @@ NO_MODEL_DATA_OR_LOSS = [
     ({"maximize": "delta"}, "maximize='delta' matches none"),
     ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
     ({"model": nn.Linear(2, 1, dtype=torch.cfloat)}, r"\['weight', 'bias'\] are complex"),
-    ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
+    ({"model": Linear}, "model=Linear is a class; expected a Module, such as"),
     ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
     ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
     ({"dataset": DataLoader(TensorDataset(X, Y))}, "dataset is a DataLoader; .* its dataset"),

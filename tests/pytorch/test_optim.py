@@ -213,7 +213,7 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
 CANNOT_WORK = [
     ({"lr": -1.0}, "lr=-1.0; expected a finite number"),
     ({"params": [{"params": [nn.Parameter(torch.ones(2))], "weight_decay": 0.1}]}, "no weight_decay: .*L2Squared"),
-    ({"regularizer": "l1"}, "regularizer='l1'; expected one of flwr_fco.regularizers"),
+    ({"regularizer": "l1"}, "regularizer='l1' is a str; expected a Reg.*=L1.* of flwr_fco.regularizers"),
     ({"apply_to": "*.weight"}, r"apply_to='\*.weight' needs names: pass model.named_parameters"),
     ({"regularizer": PerParameter({"*": L1(1.0)})}, "PerParameter needs names: pass model.named_parameters"),
 ]

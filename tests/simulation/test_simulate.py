@@ -36,8 +36,7 @@ def strategy(cls=FedDualAvg, **options):
 def test_no_client_can_touch_what_another_is_sent_or_what_it_has_replied():
     """Flower's FedAvg puts one RecordDict into all messages; the grid must still isolate them."""
     app = ClientApp()
-    seen = []
-    kept = []
+    seen, kept = [], []
 
     @app.train()
     def vandal(message, context):
@@ -203,7 +202,7 @@ WRONG = [
     ({"strategy": FedDualAvg}, "strategy=the class FedDualAvg; expected a Strategy"),
     ({"strategy": Forgets(fraction_evaluate=0.0)}, r"Forgets\.start returns None; expected a Result"),
     ({"client_app": lambda context: None}, "client_app=a function; expected a ClientApp"),
-    ({"initial_arrays": [np.zeros(3)]}, "initial_arrays is a list; expected an ArrayRecord, or a mapping"),
+    ({"initial_arrays": [np.zeros(3)]}, "is a list; expected an ArrayRecord or a Mapping; write initial_arrays=Arr"),
     ({"initial_arrays": {"w": None}}, r"array 'w' is None, which Flower cannot send \(.*; expected float64"),
     ({"initial_arrays": {1: np.zeros(3)}}, "name=1 is an int; expected a string"),
     ({"run_config": 3}, "run_config=3 is an int; expected a Mapping or None"),
