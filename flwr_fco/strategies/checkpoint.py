@@ -25,7 +25,7 @@ from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run
 from flwr_fco.strategies.training import check_forms
 
-_VERSION = 5
+_VERSION = 6
 #: Entries of arrays that one array of the file holds as rows, with others like them: each costs time.
 _SHORT = 2**14
 _damaged = partial(in_words, kind=ConfigurationError, passing=ConfigurationError)
@@ -61,7 +61,7 @@ def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None
     >>> with TemporaryDirectory() as folder:
     ...     save(f"{folder}/run.npz", "a run", {number: np.array([number, 1.0]) for number in range(60_000)})
     ...     sorted(read_npz(f"{folder}/run.npz")), load(f"{folder}/run.npz", "a run")[59_999]
-    (['0', 'checksum', 'tree'], array([5.9999e+04, 1.0000e+00]))
+    (['0', 'tree'], array([5.9999e+04, 1.0000e+00]))
     """
     arrays: dict[str, NDArray[Any]] = {}
     saved = {"about": about, "version": _VERSION, "tree": encode(tree, _TREE, arrays)}
@@ -72,7 +72,6 @@ def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None
     arrays |= {f"{i}": np.stack([arrays.pop(name) for name in names]) for i, names in enumerate(alike.values())}
     text = json.dumps({**saved, "rows": [*alike.values()]})
     arrays["tree"] = np.frombuffer(text.encode(), np.uint8)
-    arrays["checksum"] = np.array(_checksum(arrays))
     write_npz(path, arrays, secret=secret)
 
 
@@ -85,9 +84,8 @@ def load(path: FilePath, about: str) -> Any:
         If the file is damaged, or of a run with other settings.
     """
     arrays = read_npz(path)
-    checksum = arrays.pop("checksum", np.array(""))
-    if "tree" not in arrays or str(checksum) != _checksum(arrays):
-        raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
+    if "tree" not in arrays:
+        raise ConfigurationError(f"{shown(path)} is no saved run; take the file of a Checkpoint")
     with _damaged(f"{shown(path)} is damaged", advice="; take an earlier copy"):
         saved = json_object(arrays["tree"].tobytes())
         version, whose = saved["version"], saved["about"]
@@ -115,15 +113,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     return "a function" if callable(value) else repr(value)
-
-
-def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {arrays[name].shape} ".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind != "U" else array.tobytes())
-    return digest.hexdigest()
 
 
 # --- a run as a file --------------------------------------------------------------------------------------------------
@@ -158,8 +147,8 @@ class Saved:
         self.stopped = False
         self.unfinished = False
         self._of_callbacks: Mapping[str, Any] = {}
-        #: Of each history the last round of its lines, the names in it, and the lines.
-        self._texts: dict[str, tuple[int, list[str] | None, bytes]] = {}
+        #: Of each history the last round of its lines, and the lines.
+        self._texts: dict[str, tuple[int, bytes]] = {}
 
     @cached_property
     def _about(self) -> str:
@@ -211,16 +200,12 @@ class Saved:
         save(path, self._about, tree, secret=self.private)
 
     def _lines(self, name: str, history: Mapping[int, Any]) -> bytes:
-        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved.
-
-        A file is written as a whole, so that it should not hold the same names in every line.
-        """
-        done, names, text = self._texts.get(name, (-1, None, b""))
-        for number, row in ((number, dict(row)) for number, row in history.items() if number > done):
-            text += f"{json.dumps([number, [*row.values()] if [*row] == names else row])}\n".encode()
+        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved."""
+        done, text = self._texts.get(name, (-1, b""))
+        for number in [number for number in history if number > done]:
+            text += f"{json.dumps([number, dict(history[number])])}\n".encode()
             done = number
-            names = [*row]
-        self._texts[name] = done, names, text
+        self._texts[name] = done, text
         return text
 
     def read(self, path: FilePath) -> Any:
@@ -322,7 +307,8 @@ class Saved:
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
         for name, history in self._histories.items():
             kind: Any = dict if name == "callbacks" else MetricRecord
-            history.update({number: kind(row) for number, row in _rows_of(tree["histories"][name]).items()})
+            rows = map(json.loads, tree["histories"][name].splitlines())
+            history.update({number: kind(row) for number, row in rows})
         if tree["nodes"] and hasattr(run.grid, "restore"):
             run.grid.restore(tree["nodes"])
         self._of_callbacks = tree["callbacks"]
@@ -340,12 +326,3 @@ class Saved:
             with _damaged(problem, advice="; resume with the callbacks that the run had"):
                 if name in self._of_callbacks:
                     callback.from_arrays(self._of_callbacks[name])
-
-
-def _rows_of(lines: bytes) -> dict[int, dict[str, Any]]:
-    """Return the metrics of lines of JSON, by round; a list holds the values of the names before."""
-    rows: dict[int, dict[str, Any]] = {}
-    row: dict[str, Any] = {}
-    for number, held in map(json.loads, lines.splitlines()):
-        row = rows[number] = dict(zip(row, held, strict=True)) if isinstance(held, list) else held
-    return rows
