@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.problem import Change, To
+from flwr_fco.algorithms.contract.problem import Change
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.core.logs import logger
@@ -137,16 +137,6 @@ class Ledger:
         if before == self.present:
             return None
         return Change(self.means() if self.members else None, self.population())
-
-    def to(self, node: Node) -> To:
-        """Return what a task may depend on: whether its client begins."""
-        key = node.key
-        return To(key, begins=not self.member(key).digest)
-
-    def stamped(self, key: Key, down: Downlink, lost: bool) -> Downlink:
-        """Return a task with the stamp of the client's memory, and with the memory itself if it has lost it."""
-        member = self.member(key)
-        return down._replace(stamp=member.digest, restored=member.memory if lost and member.digest else None)
 
     def note_weights(self, uplinks: Sequence[Uplink]) -> None:
         """Keep the weights of clients that remember nothing."""

@@ -163,7 +163,6 @@ class Round:
         self.possible: Any = None
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
-        self.silent = set(self.nodes)
         #: Who has replied, as far as this package has sent the messages.
         self.answered = set[int]()
         #: By a message's id whom it has asked, where a SuperLink answers for a node that has died.
@@ -175,11 +174,6 @@ class Round:
         if node_id not in self.nodes and message.has_error():
             node_id = self.asked.get(message.metadata.reply_to_message_id, node_id)
         return self.nodes.get(node_id) or Node(node_id, None)
-
-    def keep(self, asked: Container[int]) -> None:
-        """Note who is asked after all."""
-        self.nodes = {node_id: node for node_id, node in self.nodes.items() if node_id in asked}
-        self.silent = set(self.nodes)
 
     def leave_out(self, node: Node, why: str | ProtocolError, *, quiet: bool = False) -> None:
         """Record, and log, that a reply does not count."""
@@ -194,12 +188,13 @@ class Round:
         if len(self.table) <= MOST_ROWS:
             self.table.append(LeftOut(self.number, *node, reason, self.kind))
 
-    def settle(self, good: Mapping[Node, Reply], bad: Iterable[tuple[Node, ProtocolError]]) -> list[Reply]:
+    def settle(self, good: Mapping[Node, Reply], bad: Sequence[tuple[Node, ProtocolError]]) -> list[Reply]:
         """Return the good replies in the order of who was asked; leave out the bad ones, and who has not replied."""
         for node, why in bad:
             self.leave_out(node, why)
-        for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
-            self.leave_out(self.nodes[node_id], DROPPED if node_id in self.answered else NO_REPLY, quiet=True)
+        heard = {*good, *dict(bad)}
+        for node in [node for node in self.nodes.values() if node not in heard]:
+            self.leave_out(node, DROPPED if node.node_id in self.answered else NO_REPLY, quiet=True)
         return [good[node] for node in self.nodes.values() if node in good]
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
@@ -230,7 +225,6 @@ def collect(
     bad = list[tuple[Node, ProtocolError]]()
     unread = replies.replies if isinstance(replies, Inbox) and not replies.opened else None
     for node, said in ((current.sender(message), message) for message in replies) if unread is None else unread:
-        current.silent.discard(node.node_id)
         try:
             content = _content(current, node, said, good) if isinstance(said, Message) else said
             good[node] = Reply(node, read(node, content), content)

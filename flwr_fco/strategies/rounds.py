@@ -264,7 +264,8 @@ def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
         expected = f"expected messages: end it with `return super().{who.partition('.')[2]}(server_round, arrays, "
         raise ConfigurationError(f"{who} returned {odd}; {expected}config, grid)`")
     if messages and not run.everyone:
-        run.current.keep({each.metadata.dst_node_id for each in messages})
+        asked = {each.metadata.dst_node_id for each in messages}
+        run.current.nodes = {node_id: node for node_id, node in run.current.nodes.items() if node_id in asked}
     return messages
 
 

@@ -28,7 +28,7 @@ from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.divergence import advice_on
-from flwr_fco.strategies.ledger import named
+from flwr_fco.strategies.ledger import Key, named
 from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
@@ -207,27 +207,24 @@ def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
 
 def _tasks(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Iterator[Task]:
     """Return the clients' tasks; those that are alike are one object."""
-    more: dict[str, Any] = {"pass_through": run.passed, "dtype": run.current.dtype}
     shared: dict[int, Any] = {}
-    if run.ledger is None and run.graph is None:
-        down = _downlink(run, None)._replace(**more)
-        short = _by_non_zeros(run, down, shared)
-        for node in nodes:
-            yield node, _at_its_indices(run, node, down) if run.indices and node.key in run.indices else short
-        return
+    alike = run.ledger is None and run.graph is None
+    down = None
     for node in nodes:
-        to = To(node.key) if run.ledger is None else run.ledger.to(node)
-        down = _downlink(run, to)._replace(**more)
-        if run.ledger is not None:
-            down = run.ledger.stamped(to.key, down, node in lost)
-        yield node, _at_its_indices(run, node, down) if to.key in run.indices else _by_non_zeros(run, down, shared)
+        down = down if down is not None and alike else _task(run, None if alike else node.key, node in lost)
+        at_indices = run.indices and node.key in run.indices
+        yield node, _at_its_indices(run, node, down) if at_indices else _by_non_zeros(run, down, shared)
 
 
-def _downlink(run: Run, to: To | None) -> Downlink:
+def _task(run: Run, key: Key | None, is_lost: bool) -> Downlink:
+    """Return a client's task, or that of all; with the memory itself for a client that has lost it."""
+    member = None if run.ledger is None or key is None else run.ledger.member(key)
+    to = None if key is None else To(key, begins=member is not None and not member.digest)
     down: Any = run.method.downlink(run.problem, run.state, to)
-    if isinstance(down, Downlink):
-        return down
-    raise ConfigurationError(f"{type(run.method).__name__}.downlink returned {short(down)}; expected a Downlink")
+    if not isinstance(down, Downlink):
+        raise ConfigurationError(f"{type(run.method).__name__}.downlink returned {short(down)}; expected a Downlink")
+    down = down._replace(pass_through=run.passed, dtype=run.current.dtype)
+    return down if member is None else down._replace(stamp=member.digest, restored=member.memory if is_lost else None)
 
 
 def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
@@ -242,6 +239,8 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     """Return a task for clients that have not reported their features: shorter while most of it is zero."""
     if not ((run.indices or run.current.number <= 1) and run.method.sparse and run.options.wire.sparse):
         return down
+    if id(down) in shared:
+        return shared[id(down)][1]
     vectors: dict[str, Any] = {}
     for name, vector in down.vectors.items():
         if id(vector) not in shared:
@@ -249,7 +248,8 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
             # With its source: an id is unique only as long as its object lives.
             shared[id(vector)] = vector, NonZeros.of(vector) if short else vector
         vectors[name] = shared[id(vector)][1]
-    return down._replace(vectors=vectors)
+    shared[id(down)] = down, down._replace(vectors=vectors)
+    return shared[id(down)][1]
 
 
 def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
