@@ -307,8 +307,8 @@ class Saved:
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
         for name, history in self._histories.items():
             kind: Any = dict if name == "callbacks" else MetricRecord
-            rows = map(json.loads, tree["histories"][name].splitlines())
-            history.update({number: kind(row) for number, row in rows})
+            lines = map(json.loads, tree["histories"][name].splitlines())
+            history.update({number: kind(row) for number, row in lines})
         if tree["nodes"] and hasattr(run.grid, "restore"):
             run.grid.restore(tree["nodes"])
         self._of_callbacks = tree["callbacks"]

@@ -27,13 +27,12 @@ from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import replies
-from flwr_fco.strategies.divergence import advice_on
 from flwr_fco.strategies.ledger import Key, named
 from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.run import PointAverage, Run
+from flwr_fco.strategies.run import PointAverage, Run, advice_on
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
 _REPEATS = 2
@@ -220,10 +219,10 @@ def _task(run: Run, key: Key | None, is_lost: bool) -> Downlink:
     """Return a client's task, or that of all; with the memory itself for a client that has lost it."""
     member = None if run.ledger is None or key is None else run.ledger.member(key)
     to = None if key is None else To(key, begins=member is not None and not member.digest)
-    down: Any = run.method.downlink(run.problem, run.state, to)
-    if not isinstance(down, Downlink):
-        raise ConfigurationError(f"{type(run.method).__name__}.downlink returned {short(down)}; expected a Downlink")
-    down = down._replace(pass_through=run.passed, dtype=run.current.dtype)
+    found: Any = run.method.downlink(run.problem, run.state, to)
+    if not isinstance(found, Downlink):
+        raise ConfigurationError(f"{type(run.method).__name__}.downlink returned {short(found)}; expected a Downlink")
+    down = found._replace(pass_through=run.passed, dtype=run.current.dtype)
     return down if member is None else down._replace(stamp=member.digest, restored=member.memory if is_lost else None)
 
 
@@ -239,17 +238,16 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     """Return a task for clients that have not reported their features: shorter while most of it is zero."""
     if not ((run.indices or run.current.number <= 1) and run.method.sparse and run.options.wire.sparse):
         return down
-    if id(down) in shared:
-        return shared[id(down)][1]
-    vectors: dict[str, Any] = {}
-    for name, vector in down.vectors.items():
-        if id(vector) not in shared:
-            short = vector.size >= _LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
-            # With its source: an id is unique only as long as its object lives.
-            shared[id(vector)] = vector, NonZeros.of(vector) if short else vector
-        vectors[name] = shared[id(vector)][1]
-    shared[id(down)] = down, down._replace(vectors=vectors)
-    return shared[id(down)][1]
+    # With its source: an id is unique only as long as its object lives.
+    if id(down) not in shared:
+        for vector in down.vectors.values():
+            if id(vector) not in shared:
+                short = vector.size >= _LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
+                shared[id(vector)] = vector, NonZeros.of(vector) if short else vector
+        vectors = {name: shared[id(vector)][1] for name, vector in down.vectors.items()}
+        shared[id(down)] = down, down._replace(vectors=vectors)
+    found: Downlink = shared[id(down)][1]
+    return found
 
 
 def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:

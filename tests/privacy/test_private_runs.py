@@ -99,7 +99,7 @@ def test_a_run_whose_noise_overflows_goes_on_if_the_user_says_so(monkeypatch):
     result = play(make(on_divergence="warn", privacy=huge), 3)
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [1, 1, 1]
     # Whose replies are long is not said.
-    monkeypatch.setattr("flwr_fco.strategies.divergence._MUCH", 0.0)
+    monkeypatch.setattr("flwr_fco.strategies.run._MUCH", 0.0)
     assert "partition" not in refused("overflows", play, make(privacy=huge), 3, kind=DivergedError)
 
 
