@@ -349,13 +349,10 @@ def decode_described(content: RecordDict) -> Described:
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
         check_array("deviations", deviations, _DOUBLE, (max(1, deviations.size),))
-    numbers: Any = only(MetricRecord, content)
-    examples, size = numbers.get(EXAMPLES), numbers.get(SIZE, 0.0)
-    if examples is not None and not (type(examples) is int and 0 <= examples < 2**63):
-        raise ProtocolError(f"its number of examples is {examples!r:.50}; expected a whole number from 0 to 2^63")
-    if not is_number(size):
-        raise ProtocolError(f"the size of its entries is {size!r:.50}; expected a finite number")
-    return Described(columns, classes, deviations, examples, size)
+    numbers: Any = dict(only(MetricRecord, content))
+    if not all(map(is_number, numbers.values())):
+        raise ProtocolError(f"its rows and the size of its entries are {numbers!r:.100}, expected finite numbers")
+    return Described(columns, classes, deviations, numbers.get(EXAMPLES), numbers.get(SIZE, 0.0))
 
 
 def isolated(content: RecordDict) -> RecordDict:

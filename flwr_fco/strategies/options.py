@@ -339,10 +339,6 @@ def _is_default(option: Field[Any], value: Any) -> bool:
 _TABLE = """
 fraction_train= | fraction_fit sample_fraction participation_rate
 min_train_nodes= | min_fit_clients min_clients
-min_evaluate_nodes= | min_evaluate_clients
-min_available_nodes= | min_available_clients
-train_metrics_aggr_fn= | fit_metrics_aggregation_fn
-evaluate_metrics_aggr_fn= | evaluate_metrics_aggregation_fn
 seed= | random_state random_seed rng
 server_lr= | eta server_learning_rate global_lr
 client_lr= | eta_l lr learning_rate client_learning_rate qffl_learning_rate rate local_lr step_size
@@ -372,8 +368,8 @@ give `start` or `simulate` callbacks=[Checkpoint(...)] | checkpoint save_path
 give it to `start` or `simulate` | initial_arrays evaluate_fn evaluate_function num_rounds callbacks timeout
   train_config evaluate_config rounds n_rounds resume
 give `simulate` num_nodes= | num_clients n_clients num_nodes clients
-give train_config=ConfigRecord({...}) to `start`, or override configure_train | on_fit_config_fn
-give evaluate_config=ConfigRecord({...}) to `start`, or override configure_evaluate | on_evaluate_config_fn
+give `start` train_config= or evaluate_config=ConfigRecord({...}), or override a hook | on_fit_config_fn
+  on_evaluate_config_fn
 it has no effect on a result; leave it out | inplace
 override aggregate_train, and weigh the replies there by their loss | q q_param train_loss_key
 """

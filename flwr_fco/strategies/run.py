@@ -21,7 +21,7 @@ from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout, Vector, all_finite, dense, euclidean_norm
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import listed
-from flwr_fco.core.validation import POSITIVE, checked, kinds_of, of_type, short
+from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, in_words
 from flwr_fco.messages.arrays import NOT_FINITE, layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
@@ -275,11 +275,9 @@ class Run:
     def setting_of(self, given: Setting, state: Any) -> Setting:
         """Return geometry, regularizer, work and rates of a state."""
         found: Any = self.method.setting(given, state)
-        if isinstance(found, Setting):
-            return found
-        raise ConfigurationError(
-            f"{type(self.method).__name__}.setting(given, state)={short(found)} is {of_type(found)}; expected a Setting"
-        )
+        who = f"{type(self.method).__name__}.setting(given, state)"
+        setting: Setting = found if isinstance(found, Setting) else checked(who, found, Setting)
+        return setting
 
     def problem_of(self, setting: Setting) -> Problem:
         """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""
@@ -365,8 +363,8 @@ class Run:
 
     def given_without(self, untrained: Untrained) -> Setting:
         """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
-        layout = untrained.without(self.given.layout)
-        now = self.setting.layout
+        given, now = self.given.layout, self.setting.layout
+        layout = given.regularizing({*given.regularized_names} - (untrained.names or set()))
         psi = self.given.regularizer
         if isinstance(psi, PerParameter) and untrained.names:
             psi = psi.among(layout.regularized_names)
@@ -552,10 +550,6 @@ class Untrained:
             logger.info("no client has trained %s: they stay as they are until one does", listed(sorted(still)))
         elif moved := (before or set()) - still:
             logger.info("clients train %s now", listed(sorted(moved)))
-
-    def without(self, layout: Layout) -> Layout:
-        """Return the layout in which psi does not act on these arrays."""
-        return layout.regularizing({*layout.regularized_names} - self.names) if self.names else layout
 
 
 class Momentum:

@@ -447,13 +447,15 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
             raise MagnitudeError(f"{name} is not finite")
 
 
-def check_forms(before: Any, after: Any) -> None:
+def check_forms(before: Any, after: Any, rows: int | None = None) -> None:
     """Check that a state has the shapes and dtypes of another one; of what its class lets grow only the dtypes.
 
     Parameters
     ----------
     before, after : NamedTuple
         States of one method.
+    rows : int, optional
+        Nodes of a graph: what has an axis of them had one row for all as the run began.
 
     Raises
     ------
@@ -463,7 +465,8 @@ def check_forms(before: Any, after: Any) -> None:
     for name, *pair in zip(before._fields, before, after, strict=True):
         shapes = [() if name in getattr(after, "grows", ()) else np.shape(value) for value in pair]
         dtypes = [getattr(value, "dtype", None) for value in pair]
-        if shapes[0] != shapes[1] or dtypes[0] != dtypes[1]:
+        grown = rows is not None and shapes[0] and shapes[1] == (rows, *shapes[0][1:])
+        if not (grown or shapes[0] == shapes[1]) or dtypes[0] != dtypes[1]:
             raise ValueError(f"changes the form of {name!r} from {dtypes[0] or 'a number'}{list(shapes[0])}")
 
 

@@ -166,8 +166,8 @@ NONE = [
     ("table", put("fco-names", "columns", 3), "cannot be read: TypeError"),
     ("table", put("fco-names", "classes", [1, 2]), "expected texts"),
     *(
-        ("table", put("metrics", "num-examples", rows), r"number of examples is .*; expected a whole number")
-        for rows in (-1, 2**63, 10**400, 40.0, float("nan"))
+        ("table", put("metrics", "num-examples", rows), "its rows and the size of its entries are .*, expected finite")
+        for rows in (10**400, float("nan"))
     ),
 ]
 

@@ -286,7 +286,7 @@ def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
 
 
 def another(path, way, change):
-    """Write a file of another tree, with the checksum that fits it."""
+    """Write a file of another tree."""
     about = json.loads(read_npz(path)["tree"].tobytes())["about"]
     checkpoint.save(path, about, with_entry(checkpoint.load(path, about), way, change))
 
@@ -338,7 +338,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, path, tmp_path):
-    """Whatever the file's checksum."""
     first, change, other, said = REFUSED[name]
 
     def go(path, rounds, cls=FedDAGT, nodes=5, callbacks=(), resume=None, start=None, **options):
