@@ -132,8 +132,7 @@ class Ledger:
         if silent := {key for key in before - self.present if self.missed.get(key, 0) >= patience}:
             text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
             logger.warning(text, named(silent), patience)
-            forgotten = {key: self.member(key) for key in silent}
-            self.members |= {key: Member(own.examples, sent=own.sent) for key, own in forgotten.items()}
+            self.members |= {key: self.member(key)._replace(digest="", memory=None) for key in silent}
         if before == self.present:
             return None
         return Change(self.means() if self.members else None, self.population())
@@ -166,7 +165,6 @@ class Ledger:
             sent = (*member.sent[1 - _SENT :], up.digest)
             stamp = stamp_of(up.digest, number, after)
             self.members[key] = Member(up.examples, stamp, self._kept(key, after), sent)
-            self.missed.pop(key, None)
             # One that counted as having left, and is in the sums again.
             self.present.add(key)
 
@@ -195,11 +193,8 @@ class Ledger:
             The replies that count.
         """
         here = {up.node.key for up in uplinks if up.node is not None}
-        for key in asked:
-            if key not in here:
-                self.missed[key] = self.missed.get(key, 0) + 1
-            elif self.missed:
-                self.missed.pop(key, None)
+        again = {key: self.missed.get(key, 0) + 1 for key in asked}
+        self.missed = {key: count for key, count in (self.missed | again).items() if key not in here}
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
         """Return the nodes but for those that count as having left."""

@@ -159,7 +159,7 @@ class Options(FedAvg):
 
     #: The method: both halves.
     algorithm: ClassVar[type[Algorithm] | None] = None
-    #: The client rate of theory, which ``client_lr="auto"`` takes; one of `RATES` in questions.py.
+    #: The client rate of theory, which ``client_lr="auto"`` takes: 1 over numbers, L, K and a graph's tau or tau^2.
     theory: ClassVar[str] = "1/(4 L)"
 
     #: Functions of metrics that stand for the mean of this package; FedAvg has one, which hooks copied from it call.

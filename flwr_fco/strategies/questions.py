@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, cast
 
@@ -166,25 +166,15 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     return {name: theory[name][0] for name in names}
 
 
-#: Client rates of theory, of the losses' smoothness L, the number of local steps K and the mixing time tau of a graph;
-#: strategies name theirs in `theory`.
-RATES: Mapping[str, Callable[[float, float, float], float]] = {
-    "1/(4 L)": lambda smoothness, steps, time: 1.0 / (4.0 * smoothness),
-    "1/L": lambda smoothness, steps, time: 1.0 / smoothness,
-    "1/(sqrt(5) L)": lambda smoothness, steps, time: 1.0 / (math.sqrt(5.0) * smoothness),
-    "1/(L K)": lambda smoothness, steps, time: 1.0 / (smoothness * steps),
-    "1/(tau L K)": lambda smoothness, steps, time: 1.0 / (time * smoothness * steps),
-    "1/(tau^2 L K)": lambda smoothness, steps, time: 1.0 / (time**2 * smoothness * steps),
-}
-
-
 def _of_steps(run: Run, smoothness: float, steps: int) -> tuple[float, str]:
-    """Return the clients' rate, and its formula."""
+    """Return the clients' rate, and its formula: 1 over a product of numbers, L, K and a graph's mixing time tau."""
     formula = run.options.theory
     time = 1.0
     if run.graph is not None:
         time = run.graph.of_size(len(run.nodes.ordered)).theorem_time(8 if "^2" in formula else 4)
-    rate = RATES[formula](_above_zero(smoothness), steps, time)
+    factors = formula.removeprefix("1/").strip("()").split()
+    known = {"L": _above_zero(smoothness), "K": steps, "tau": time, "tau^2": time**2, "sqrt(5)": math.sqrt(5.0)}
+    rate = 1.0 / math.prod(known[factor] if factor in known else float(factor) for factor in factors)
     return rate, formula + (f", tau = {time:.4g}" if "tau" in formula else "")
 
 

@@ -192,8 +192,8 @@ class Round:
         """Return the good replies in the order of who was asked; leave out the bad ones, and who has not replied."""
         for node, why in bad:
             self.leave_out(node, why)
-        heard = {*good, *dict(bad)}
-        for node in [node for node in self.nodes.values() if node not in heard]:
+        replied = {*good, *dict(bad)}
+        for node in [node for node in self.nodes.values() if node not in replied]:
             self.leave_out(node, DROPPED if node.node_id in self.answered else NO_REPLY, quiet=True)
         return [good[node] for node in self.nodes.values() if node in good]
 
