@@ -294,18 +294,12 @@ def certify(run: Run, w: Vector) -> Certificate:
             break
         except OverflowError as error:
             raise NoAnswerError(f"the clients' answers are too large for numbers: {error}") from error
-        before = len(run.left_out)
         answers = ask(run, request, w, about)
         here = {answer.node_id for answer in answers}
-        missing = set() if about is None else about - here
-        absurd = missing & {row.node_id for row in run.left_out[before:] if row.reason != replies.NO_REPLY}
-        if missing and not (absurd and here):
-            prefix = f"{len(missing)} of the {len(about)} clients that answered the first question did not answer"
-            raise NoAnswerError(f"{prefix} the next one, so the answers are about different data")
-        if missing:
-            # A client whose answers are absurd voids no certificate of the others.
-            text = "The certificate of this round restarts: answers of %s clients do not count"
-            logger.warning(text, len(absurd))
+        if about is not None and here != about:
+            # Who is silent by now, or absurd, voids no certificate of the others.
+            text = "The certificate of this round restarts: %s clients have answered the first question alone"
+            logger.warning(text, len(about - here))
             asking = certificate(run.problem.psi, w)
             answers = None
         about = here

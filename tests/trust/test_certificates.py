@@ -135,22 +135,22 @@ def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog
     assert metrics["certificate-clients"] == SITES
     assert "did not answer" not in caplog.text
     # Of a client that was silent at first, later answers are about data that the first ones are not about.
-    for silent in ([{3}, {3}], [{3}, set()]):
+    # Who is silent later voids no certificate of the others, and those begin again.
+    for silent in ([{3}, {3}], [{3}, set()], [set(), {3}, set(), set()]):
         with pytest.warns(UserWarning, match="certificate of round 1 is of the data of 3 of 4 clients"):
             metrics, w = certified(silent)
         is_gap_of(objectives_of("squares")[:3], metrics, w)
 
 
 ALL_SITES = {*range(SITES)}
-SILENT = [([ALL_SITES], "no client answered"), ([set(), {1}], "1 of the 4 clients"), ([set(), ALL_SITES], "4 of the 4")]
 
 
-@pytest.mark.parametrize(("silent", "reason"), SILENT)
-def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
+@pytest.mark.parametrize("silent", [[ALL_SITES], [set(), ALL_SITES]])
+def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, caplog):
     metrics, _ = certified(silent)
     assert not {"objective", "certificate", "duality-gap", "certificate-clients"} & set(metrics)
     assert "There is no certificate of this round" in caplog.text
-    assert reason in caplog.text
+    assert "no client answered" in caplog.text
 
 
 # --- FedNewton --------------------------------------------------------------------------------------------------------
