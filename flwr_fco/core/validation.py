@@ -25,6 +25,7 @@ NON_NEGATIVE = {"range": (lambda value: 0.0 <= value < math.inf, "a finite numbe
 FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
 PART = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
 MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
+SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 CHANCE = {"range": (lambda value: 0.0 < value <= 1.0, "a number > 0 and <= 1")}
 
 

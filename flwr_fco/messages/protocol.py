@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector, Vector, all_finite
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import SEED, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError, in_words
 from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
 from flwr_fco.kernels.prox import separable
@@ -40,7 +40,6 @@ FOLDS = "folds"
 #: Outputs that average all local steps, which clients then send.
 OF_ALL_STEPS = ("shadow", "ergodic")
 
-_SEED = {"range": (lambda seed: 0 <= seed < 2**32, "an integer from 0 to 2**32 - 1")}
 _FINITE = {"range": (lambda value: not isinstance(value, float) or math.isfinite(value), "a finite number")}
 
 
@@ -177,7 +176,7 @@ class Plan(Specified):
     mirror_map: MirrorMap
     scope: Scope = "each"
     work: Work = field(default_factory=FirstOrder)
-    seed: int = field(default=0, metadata=_SEED)
+    seed: int = field(default=0, metadata=SEED)
     wire_dtype: Literal["float64", "float32", "auto"] = "float64"
     options: Mapping[str, Option] = field(default_factory=dict)
 

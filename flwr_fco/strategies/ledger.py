@@ -102,9 +102,8 @@ class Ledger:
         """Return the weight of all clients; one without a reply yet counts as the mean of the others."""
         replied = {up.node.key: self.weight_of(up) for up in uplinks if up.node is not None}
         everyone = self.present | replied.keys()
-        if self.uniform:
-            return float(len(everyone))
-        by_key = {key: member.examples for key, member in self.members.items() if key in everyone} | replied
+        members = {key: member.examples for key, member in self.members.items() if key in everyone}
+        by_key = (dict.fromkeys(members, 1.0) if self.uniform else members) | replied
         weights = [weight for weight in by_key.values() if weight is not None]
         rest = len(everyone) - len(weights)
         return float(sum(weights)) + float(np.mean(weights)) * rest if weights else float(len(everyone))

@@ -26,7 +26,7 @@ from flwr_fco.algorithms.contract.choices import (
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, refusing, short
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, SEED, check_fields, nearest, refusing, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
@@ -51,7 +51,6 @@ _WRONG = {
     "configrecord_key": "needs this key, arrayrecord_key and those of its own records, which begin with fco, to differ",
     "wire": 'sends short messages with density= alone, of models that are mostly zero, and without output="shadow"',
 }
-_SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 _Kind = TypeVar("_Kind", bound=type[Any])
 
 
@@ -141,7 +140,7 @@ class Options(FedAvg):
     regularizer: Regularizer = field(default=Zero(), metadata={"example": "L1(0.1)"})
     mirror_map: MirrorMap = field(default=Euclidean(), metadata={"example": "PNorm(3.0)"})
     weighting: Literal["examples", "uniform"] = "examples"
-    seed: int = field(default=0, metadata=_SEED)
+    seed: int = field(default=0, metadata=SEED)
     on_divergence: Literal["raise", "warn"] = "raise"
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     output: Literal["last"] | Last | Average = "last"

@@ -568,14 +568,13 @@ class Momentum:
     def __init__(self, beta: float, centre: Mean) -> None:
         self.beta = beta
         self.centre = centre
-        self.velocity: tuple[Vector, float] | None = None
+        self.velocity: tuple[Any, float] = (0.0, 0.0)
 
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
         """Return the direction of the server's step, and its elapsed time."""
         mean, elapsed = self.centre(uplinks)
-        if self.velocity is not None:
-            mean += self.beta * self.velocity[0]
-            elapsed += self.beta * self.velocity[1]
+        mean += self.beta * self.velocity[0]
+        elapsed += self.beta * self.velocity[1]
         self.velocity = mean.copy(), elapsed
         return mean, elapsed
 
