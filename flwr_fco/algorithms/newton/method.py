@@ -93,7 +93,7 @@ class Block(NamedTuple):
 
 
 class NewtonState(NamedTuple):
-    """State of the proximal Newton method.
+    """State of the proximal Newton method; of a path, that of each problem in rows, and more.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class NewtonState(NamedTuple):
     facts : ndarray of float64, shape (5,)
         What the clients' losses agree on; -1 each if they do not.
     proved : ndarray of float64, shape (d,)
-        1.0 for each coefficient that is proved zero in every optimum.
+        1.0 for each coefficient that is proved zero in every optimum; not of a path's.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
     square : float
@@ -138,6 +138,8 @@ class NewtonState(NamedTuple):
     units : ndarray of float64, shape (d,)
         Roots of the first point's curvatures of the coordinates of `curvature`; 0 of all others, and of those that
         depend on them.
+    strengths, status, wanted, held, hessians, precise, gradients, shares, held_out, stage : ndarray or float
+        Of :class:`~flwr_fco.algorithms.newton.path.PathState`.
     """
 
     point: Vector
@@ -148,20 +150,30 @@ class NewtonState(NamedTuple):
     facts: Vector
     proved: Vector
     references: Vector
-    square: float = UNKNOWN
-    objective: float = UNKNOWN
-    lower: float = -UNKNOWN
-    residual: float = UNKNOWN
-    slope: float = 0.0
-    step: float = 1.0
-    curvature: float = 0.0
-    population: float = -1.0
-    since: float = 0.0
-    stalled: float = 0.0
+    square: Any = UNKNOWN
+    objective: Any = UNKNOWN
+    lower: Any = -UNKNOWN
+    residual: Any = UNKNOWN
+    slope: Any = 0.0
+    step: Any = 1.0
+    curvature: Any = 0.0
+    population: Any = -1.0
+    since: Any = 0.0
+    stalled: Any = 0.0
     round: int = 0
     pairs: Matrix = NOTHING
     gradient: Vector = NOTHING
     units: Vector = NOTHING
+    strengths: Vector = NOTHING
+    status: Vector = NOTHING
+    wanted: Any = NOTHING
+    held: Any = NOTHING
+    hessians: Vector = NOTHING
+    precise: Any = NOTHING
+    gradients: Matrix = NOTHING
+    shares: Matrix = NOTHING
+    held_out: Matrix = NOTHING
+    stage: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,24 +72,25 @@ _MEAN = Mean()
 _SMALLEST = 10
 
 
-class PathState(NamedTuple):
+class PathState(NewtonState):
     """The server's state: that of each problem, in rows; row i (folds + 1) + f is strength i without fold f.
 
-    Strength 0 stands for the null models, and fold 0 for all data. What
-    :class:`~flwr_fco.algorithms.newton.method.NewtonState` has of one problem is here in rows, one for each problem, or
-    for each fold where all strengths share it.
+    Strength 0 stands for the null models, and fold 0 for all data. What a problem's own state has is here in rows, one
+    for each problem, or for each fold where all strengths share it.
 
     Parameters
     ----------
-    strengths : ndarray of float64, shape (L,)
-        From the largest to the smallest; -1 before they are known.
-    status : ndarray of float64, shape (P,)
-        0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
     point, trial, mask : ndarray, shape (P, d)
     objective, lower, residual, slope, step, curvature, since, stalled : ndarray of float64, shape (P,)
         Of each problem.
     columns, targets, facts, references, square, population, units : ndarray of float64, shape (folds + 1, ...)
         Of each fold.
+    round : int
+        Number of exchanges that counted.
+    strengths : ndarray of float64, shape (L,)
+        From the largest to the smallest; -1 before they are known.
+    status : ndarray of float64, shape (P,)
+        0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
     wanted, held : ndarray of bool, shape (P, d)
         On which coordinates a Hessian is asked for next, and on which there is one.
     hessians : ndarray of float64
@@ -104,44 +105,10 @@ class PathState(NamedTuple):
         What :func:`errors_of` returns of the losses on the left-out folds; -1 before.
     stage : float
         0.0 at the null models, 1.0 as long as problems are open, 2.0 before the validation, 3.0 at the end.
-    round : int
-        Number of exchanges that counted.
     """
 
-    strengths: Vector
-    status: Vector
-    point: Matrix
-    trial: Matrix
-    mask: Flags
-    objective: Vector
-    lower: Vector
-    residual: Vector
-    slope: Vector
-    step: Vector
-    curvature: Vector
-    since: Vector
-    stalled: Vector
-    columns: Matrix
-    targets: Matrix
-    facts: Matrix
-    references: Matrix
-    square: Vector
-    population: Vector
-    units: Matrix
-    wanted: Flags
-    held: Flags
-    hessians: Vector
-    precise: Flags
-    gradients: NDArray[np.float64]
-    shares: Matrix
-    held_out: Matrix
-    stage: float = NULL
-    round: int = 0
-
-    @property
-    def grows(self) -> tuple[str, ...]:
-        """What changes its size in a run."""
-        return ("hessians", "gradients")
+    #: What changes its size in a run.
+    grows = ("hessians", "gradients")
 
     @property
     def folds(self) -> int:
@@ -178,15 +145,14 @@ class PathState(NamedTuple):
 
     def problem(self, row: int) -> NewtonState:
         """Return a problem's state."""
-        each = {name: own[row % len(own)] for name, own in self._asdict().items() if name in _SHARED}
-        known: dict[str, Any] = {name: own if own.ndim else float(own) for name, own in each.items()}
-        # What is proved zero is said of one model and not of a path's.
-        return NewtonState(**known, proved=np.zeros(self.point.shape[1]), round=self.round)
+        rows = {name: own[row % len(own)] for name in _ROWS for own in [getattr(self, name)]}
+        numbers = {name: own if own.ndim else float(own) for name, own in rows.items()}
+        return NewtonState(**{**self._asdict(), **numbers})
 
     def write(self, row: int, own: NewtonState, status: float) -> None:
         """Write a problem's state into its row."""
         self.status[row] = status
-        for name in _SHARED:
+        for name in _ROWS:
             values = getattr(self, name)
             values[row % len(values)] = getattr(own, name)
         # A point travels at the coordinates of its working set.
@@ -204,13 +170,16 @@ class PathState(NamedTuple):
         each = zip(self.held, np.split(self.hessians, np.cumsum(sizes * (sizes + 1) // 2)[:-1]), strict=True)
         return [Block(np.flatnonzero(on), unpacked(own) if own.size else own.reshape(0, 0)) for on, own in each]
 
-    def with_gradient(self, fold: int, point: Vector, about: Replies) -> PathState:
-        """Return the state with one more gradient of a fold in the place of the first."""
-        errors = about.sum("errors") if "errors" in next(iter(about)).vectors else np.zeros(point.size)
-        empty = np.full((self.folds, 3, _GRADIENTS, point.size), UNKNOWN)
-        gradients = self.gradients.copy() if self.gradients.size else empty
+    def inside(self, row: int) -> Flags:
+        """Return where a problem's gradient is asked for in full: the strengths follow from those of null models."""
+        return np.ones_like(self.mask[row]) if self.stage == NULL else self.mask[row]
+
+    def with_gradient(self, fold: int, *known: Vector) -> PathState:
+        """Return the state with one more point, gradient and its errors of a fold in the place of the first."""
+        shape = (self.folds, 3, _GRADIENTS, self.point.shape[1])
+        gradients = self.gradients if self.gradients.size else np.full(shape, UNKNOWN)
         gradients[fold, :, :-1] = gradients[fold, :, 1:]
-        gradients[fold, :, -1] = point, about.sum("gradient"), errors
+        gradients[fold, :, -1] = known
         return self._replace(gradients=gradients)
 
     def nearest(self, fold: int, w: Vector, block: Block) -> Vector:
@@ -244,21 +213,17 @@ class PathState(NamedTuple):
         return shares[:-1] @ gradients, np.abs(shares[:-1]) @ errors + shares[-1]
 
 
-#: What a problem's state has of the path's, and what of it the problems of a fold share.
-_SHARED = {*NewtonState._fields} & {*PathState._fields} - {"round"}
-_OF_A_FOLD = ("columns", "targets", "facts", "references", "square", "population", "units")
+#: What has a row for each problem, and for each fold.
+_OF_A_PROBLEM = ["point", "trial", "mask", "objective", "lower", "residual", "slope", "step", "curvature", "since"]
+_OF_A_PROBLEM += ["stalled"]
+_OF_A_FOLD = ["columns", "targets", "facts", "references", "square", "population", "units"]
+_ROWS = _OF_A_PROBLEM + _OF_A_FOLD
 #: A Hessian is asked for again when a step leaves more than this share of the gap.
 _SLOW = 0.1
-#: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
-#: single precision.
-_NEW = 1.0
-_KNOWN = 2.0
-_SINGLE = 3.0
 #: About how many gradients a problem of squares takes; others take twice as many (``benchmarks/path.py``).
 _OFTEN = 3.5
-#: Bits of a gradient's entries outside of the working set, and of null models.
-_HALF = 16.0
-_DOUBLE = 64.0
+#: Bits of a gradient's entries outside of the working set, and of those of null models; of a Hessian's new rows.
+_HALF, _SINGLE, _DOUBLE = 16.0, 32.0, 64.0
 #: Gradients that are kept of each fold of squares, rounding error of a Hessian in single precision, and which part of
 #: the coordinates is asked about in full where these gradients bound all others.
 _GRADIENTS = 6
@@ -312,13 +277,13 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, wanted, bits = (asking.parted(vectors, name, size) for name in ("primal", "wanted", "bits"))
+        points, wanted = (asking.parted(vectors, name, size) for name in ("primal", "wanted"))
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server sends {len(points)} points, of folds with {counts} of them")
         left_out = [np.zeros(0, dtype=np.int64), *folds_of(objective, len(counts) - 1, client.seed)]
         shares = []
         answers: list[dict[str, Any]] = []
-        waiting = zip(points, wanted, bits, strict=True)
+        waiting = enumerate(zip(points, wanted, strict=True))
         # Rows are copied, so they are those of one fold at a time.
         for count, rows in zip(counts, left_out, strict=True):
             rest, share = _on_rows(objective, np.delete(np.arange(objective.num_examples), rows))
@@ -326,14 +291,14 @@ class NewtonPath(ProximalNewton):
             about = islice(waiting, count)
             if numbers["validate"]:
                 part, known = _on_rows(objective, rows)
-                answers += [{"held_out": np.array([part.value(w) if known else 0.0])} for (w, _), _, _ in about]
+                answers += [{"held_out": np.array([part.value(w) if known else 0.0])} for _, ((w, _), _) in about]
                 continue
-            for (w, inside), (kinds, on), (precision, _) in about:
+            for k, ((w, inside), (bits, on)) in about:
                 own = asking.answer(rest, w, bool(numbers["first"]), on if on.size else None)
                 if not share:
                     # A client without a row outside of a fold says nothing.
                     own = {name: np.zeros(vector.size) for name, vector in own.items()}
-                answers.append(_short(own, inside, kinds[on], precision[0]))
+                answers.append(_short(own, inside, bits[on], numbers[f"bits-{k}"]))
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
         return asking.shortened(sent) | {"shares": np.array(shares)}, Moved(None, 1)
@@ -348,45 +313,39 @@ class NewtonPath(ProximalNewton):
         d = primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._problems(problem, np.zeros(0))(0), start)
-        counts = dict.fromkeys(_SHARED, problems) | dict.fromkeys(_OF_A_FOLD, folds)
-        rows: Any = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
+        counts = dict.fromkeys(_OF_A_PROBLEM, problems) | dict.fromkeys(_OF_A_FOLD, folds)
+        rows = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
         wanted = np.zeros((problems, d), dtype=np.bool_)
         wanted[:folds] = own.mask
-        return PathState(
-            strengths=np.full(strengths, -1.0),
-            status=np.repeat([OPEN, WAITING], [folds, problems - folds]),
-            **rows,
-            wanted=wanted,
-            held=np.zeros_like(wanted),
-            hessians=NOTHING,
-            precise=np.zeros(folds, dtype=np.bool_),
-            gradients=np.zeros((folds, 3, 0, d)),
-            shares=np.zeros((problems, _GRADIENTS + 1)),
-            held_out=np.full((3, strengths), -1.0),
-        )
+        more = {
+            "strengths": np.full(strengths, -1.0),
+            "status": np.repeat([OPEN, WAITING], [folds, problems - folds]),
+            "wanted": wanted,
+            "held": np.zeros_like(wanted),
+            "precise": np.zeros(folds, dtype=np.bool_),
+            "gradients": np.zeros((folds, 3, 0, d)),
+            "shares": np.zeros((problems, _GRADIENTS + 1)),
+            "held_out": np.full((3, strengths), -1.0),
+        }
+        return PathState(**{**own._asdict(), **rows, **more})
 
     def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
         """Return the points of all open problems, each at the coordinates of its working set."""
-        d = state.point.shape[1]
-        folds = state.folds
-        asked = state.asked
+        d, folds, asked = state.point.shape[1], state.folds, state.asked
         validates = state.stage == VALIDATING
         points, masks = (state.point, state.point) if validates else (state.trial, state.mask)
         inside = [np.flatnonzero(masks[row]) for row in asked]
-        values = [points[row, on] for row, on in zip(asked, inside, strict=True)]
         sets = [state.wanted_of(row) for row in asked]
-        single = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _NEW for row in asked]
-        kinds = [np.where(new, kind, _KNOWN) for kind, (_, new) in zip(single, sets, strict=True)]
-        # The strengths follow from the gradients of null models.
-        bits = _DOUBLE if state.stage == NULL else _HALF
-        whole = [np.zeros(int(not (validates or state.shares[row].any())), dtype=np.int64) for row in asked]
+        bits = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _DOUBLE for row in asked]
+        wanted = [np.where(new, own, 0.0) for own, (_, new) in zip(bits, sets, strict=True)]
         vectors: dict[str, Any] = {
-            "primal": _laid_out(inside, d, values),
-            "wanted": _laid_out([on for on, _ in sets], d, kinds),
-            "bits": _laid_out(whole, d, [np.full(on.size, bits) for on in whole]),
+            "primal": _laid_out(inside, d, [points[row, on] for row, on in zip(asked, inside, strict=True)]),
+            "wanted": _laid_out([on for on, _ in sets], d, wanted),
         }
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
+        elsewhere = _DOUBLE if state.stage == NULL else _HALF
+        numbers |= {f"bits-{k}": elsewhere * (not state.shares[row].any()) for k, row in enumerate(asked)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(asked))}
         numbers |= {"first": float(state.population[0] < 0.0), "validate": float(validates)}
         return Downlink(problem.plan, vectors, numbers=numbers)
@@ -404,12 +363,12 @@ class NewtonPath(ProximalNewton):
     def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
         """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
         d = state.mask.shape[1]
-        inside = int(state.mask[row].sum())
-        sizes = {"terms": NUMBERS, "gradient": d if state.stage == NULL else inside}
+        inside = int(state.inside(row).sum())
+        sizes = {"terms": NUMBERS, "gradient": inside}
         if state.population[0] < 0.0:
             once = asking.shapes_of_first(problem.layout, not state.trial[row].any())
             sizes |= {name: size for name, (size,) in once.items()}
-        if state.stage != NULL and not state.shares[row].any():
+        if not state.shares[row].any():
             sizes |= {"elsewhere": d - inside, "scales": 1}
         new = state.wanted_of(row)[1]
         return sizes | ({"block": _length_of_block(0.0, new), "ranks": 1} if new.any() else {})
@@ -424,9 +383,9 @@ class NewtonPath(ProximalNewton):
         for row, own in zip(state.asked, self._parts(problem, state, uplink), strict=True):
             if shares[row % shares.size] > 0.0:
                 if "block" in own.vectors:
-                    on, new = state.wanted_of(row)
-                    block = _grown(0.0, on, new, dense(own.vectors["block"])).hessian[np.ix_(new, new)]
-                    own = own._replace(vectors={**own.vectors, "block": block[np.triu_indices(len(block))]})
+                    new = state.wanted_of(row)[1]
+                    rows, columns = _entries(new)
+                    own = own._replace(vectors={**own.vectors, "block": own.vectors["block"][new[rows] & new[columns]]})
                 super()._check(problem, state.problem(row)._replace(mask=state.wanted[row]), own)
 
     def _after(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
@@ -444,7 +403,8 @@ class NewtonPath(ProximalNewton):
                 owner = state.owner(row)
                 blocks[owner] = _grown(blocks[owner].hessian, *state.wanted_of(row), about.sum("block"))
             if state.squares(row) and not state.shares[row].any():
-                changed = changed.with_gradient(row % folds, state.trial[row], about)
+                known = (about.sum(name) for name in ("gradient", "errors"))
+                changed = changed.with_gradient(row % folds, state.trial[row], *known)
         changed.wanted[:] = False
         this = Exchange(self._problems(problem, state.strengths), state, changed, exchanges, blocks)
         for row, about in exchanges.items():
@@ -490,7 +450,7 @@ class NewtonPath(ProximalNewton):
         gradient, errors = state.estimated(fold, shares)
         most = violations(np.abs(gradient) + errors, problem.psi)
         scores = violations(gradient if shares.any() else Known.gradient_of(about), problem.psi)
-        if shares.any() and "errors" in next(iter(about)).vectors:
+        if shares.any() and this.old.stage != NULL:
             # As it will be at the trial point, and where it is known exactly, as it is.
             exact = about.sum("errors") == 0.0
             scores[exact] = np.maximum(scores, violations(about.sum("gradient"), problem.psi))[exact]
@@ -511,18 +471,16 @@ class NewtonPath(ProximalNewton):
             wanted = working | missing if missing.any() or slow else np.zeros_like(missing)
         # A number that travels rounded is not read as a slope of the next step.
         working[block.on] = True
-        if squares:
-            outside = ~working & (most >= 1.0)
-            # Where they are more, a gradient of all coordinates bounds the next ones.
-            few = _FEW * np.count_nonzero(outside) < np.count_nonzero(~working)
-            working = working | (outside & few)
-            shares = shares * few
+        outside = ~working & (most >= 1.0)
+        # Where they are more, a gradient of all coordinates bounds the next ones.
+        few = _FEW * np.count_nonzero(outside) < np.count_nonzero(~working)
+        working = working | (outside & few)
         own = own._replace(mask=working, stalled=own.stalled * (not wanted.any()))
         goes_on = state.status[row] != CLOSED and not finished(own, self.tolerance)
         state.write(row, own, OPEN if goes_on else CLOSED)
         if goes_on:
             state.wanted[row] = wanted
-            state.shares[row] = shares
+            state.shares[row] = shares * few
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
@@ -589,11 +547,10 @@ class NewtonPath(ProximalNewton):
         used = sum(state.bytes_of(row) for row in state.rows(OPEN))
         alone = set(range(folds)) - {row % folds for row in state.rows(OPEN)}
         for row in range(folds, len(state.status)):
-            fold = row % folds
-            wanted = state.bytes_of(row - folds)
-            if state.status[row] != WAITING or state.status[row - folds] == WAITING:
+            fold, before = row % folds, row - folds
+            if state.status[row] != WAITING or state.status[before] == WAITING:
                 continue
-            if fold not in alone and used + wanted > self.strengths.max_bytes:
+            if fold not in alone and used + state.bytes_of(before) > self.strengths.max_bytes:
                 continue
             near = max(other for other in this.replies if other % folds == fold and other < row)
             start = this.old.trial[near]
@@ -651,7 +608,7 @@ def _on_rows(objective: Objective, rows: NDArray[np.int64]) -> tuple[Objective, 
     return objective.subset(rows) if rows.size else (objective, 0.0)
 
 
-def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, bits: float) -> dict[str, Any]:
+def _short(answer: dict[str, Any], inside: Indices, wanted: Vector, bits: float) -> dict[str, Any]:
     """Return an answer as it travels.
 
     Parameters
@@ -660,43 +617,42 @@ def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, bits: float) 
         What :func:`asking.answer` returns.
     inside : ndarray of int64
         The working set, on which the gradient is wanted in full.
-    kinds : ndarray of float64, shape (k,)
-        Of the coordinates on which the Hessian is wanted, which are known.
+    wanted : ndarray of float64, shape (k,)
+        Bits of the Hessian's rows that are wanted; 0 of one whose entries in other such rows are known.
     bits : float
-        The precision in which the gradient is wanted elsewhere; 0 if it is not.
+        Bits of the gradient elsewhere; 0 if it is not wanted there.
     """
     gradient = answer["gradient"]
-    if bits != _DOUBLE:
-        answer["gradient"] = gradient[inside]
-    if bits == _HALF:
+    inside = np.arange(gradient.size) if bits == _DOUBLE else inside
+    answer["gradient"] = gradient[inside]
+    if bits:
         elsewhere = np.delete(gradient, inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
         answer["elsewhere"] = (elsewhere / (scale or 1.0)).astype(np.float16)
         answer["scales"] = np.array([scale])
     if "block" in answer:
-        rank, block = factored(answer["block"], kinds != _KNOWN)
-        answer["block"] = block.astype(np.float32 if (kinds == _SINGLE).any() else np.float64)
+        rank, block = factored(answer["block"], wanted > 0.0)
+        answer["block"] = block.astype(np.float32 if (wanted == _SINGLE).any() else np.float64)
         answer["ranks"] = np.array([float(rank)])
     return answer
 
 
 def _whole(answer: dict[str, Vector], state: PathState, row: int) -> dict[str, Vector]:
     """Return an answer as it was before it travelled, with a bound of the error of its gradient."""
-    if state.stage != NULL:
-        inside = state.mask[row]
-        gradient, errors = state.estimated(row % state.folds, state.shares[row])
-        if "elsewhere" in answer:
-            scale = float(answer.pop("scales")[0])
-            rounded = scale * answer.pop("elsewhere")
-            if not scale >= 0.0 or np.abs(rounded).max(initial=0.0) > scale:
-                raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
-            gradient[~inside] = rounded
-            # Rounding to the nearest is off by half of these at most.
-            kind = np.finfo(np.float16)
-            errors[~inside] = float(kind.eps) * np.abs(rounded) + float(kind.smallest_subnormal) * scale
-        gradient[inside] = answer["gradient"]
-        errors[inside] = 0.0
-        answer |= {"gradient": gradient, "errors": errors}
+    inside = state.inside(row)
+    gradient, errors = state.estimated(row % state.folds, state.shares[row])
+    if "elsewhere" in answer:
+        scale = float(answer.pop("scales")[0])
+        rounded = scale * answer.pop("elsewhere")
+        if not scale >= 0.0 or np.abs(rounded).max(initial=0.0) > scale:
+            raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
+        gradient[~inside] = rounded
+        # Rounding to the nearest is off by half of these at most.
+        kind = np.finfo(np.float16)
+        errors[~inside] = float(kind.eps) * np.abs(rounded) + float(kind.smallest_subnormal) * scale
+    gradient[inside] = answer["gradient"]
+    errors[inside] = 0.0
+    answer |= {"gradient": gradient, "errors": errors}
     if "block" in answer and (rank := int(answer.pop("ranks")[0])):
         new = state.wanted_of(row)[1]
         factor = answer["block"].reshape(rank, new.size)
@@ -762,7 +718,7 @@ def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -
     return NonZeros(on_all, np.concatenate(values), len(indices) * size)
 
 
-def _grown(known: Matrix | float, on: Indices, new: Flags, entries: Vector) -> Block:
+def _grown(known: Matrix, on: Indices, new: Flags, entries: Vector) -> Block:
     """Return a Hessian with new rows and columns."""
     hessian = np.zeros((on.size, on.size))
     rows = _entries(new)
@@ -784,11 +740,12 @@ def _with_blocks(state: PathState, blocks: list[Block]) -> PathState:
             state.wanted[later] = False
             state.status[later] = WAITING
     state.held[:] = False
-    for owner in {state.owner(row) for row in opened}:
-        state.held[owner, blocks[owner].on] = True
-    owners = np.flatnonzero(state.held.any(axis=1)).tolist()
-    triangles = [blocks[owner].hessian[np.triu_indices(blocks[owner].on.size)] for owner in owners]
-    return state._replace(hessians=np.concatenate([NOTHING, *triangles]))
+    triangles = [NOTHING]
+    for owner in sorted({state.owner(row) for row in opened}):
+        on, hessian = blocks[owner]
+        state.held[owner, on] = True
+        triangles.append(hessian[np.triu_indices(on.size)])
+    return state._replace(hessians=np.concatenate(triangles))
 
 
 def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> Replies:
