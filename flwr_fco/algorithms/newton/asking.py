@@ -212,8 +212,7 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
     w = state.trial
     if state.population >= 0.0 and state.facts[0] >= 0.0 and reported[3:] != tuple(state.facts.tolist()):
         raise ProtocolError("its loss is another one than in the first round")
-    known_kind = reported.link in range(len(LINKS)) and reported.l2 >= 0.0
-    if not known_kind or reported.scale < 0.0 or not 0.0 <= reported.outputs <= w.size:
+    if reported.link not in range(len(LINKS)) or reported.scale < 0.0 or not 0.0 <= reported.outputs <= w.size:
         raise ProtocolError(f"it says {reported._asdict()} of its loss; no loss of this package has these")
     if not reported.link:
         if any(reported[1:]):
@@ -294,39 +293,36 @@ class Known(NamedTuple):
         once
             A state, with the `facts`, and the weighted means of `columns`, `targets` and `references`.
         """
-        psi = self.psi
-        reported = self.reported
-        size = self.w.size
+        psi, reported, size = self.psi, self.reported, self.w.size
         if once.facts[0] <= 0.0 or gaps.why_none(psi, reported.l2):
             return -math.inf, np.zeros(size)
         count = gaps.free_intercepts(psi)
         slopes = size - num_intercepts(psi.layout)
-        gradients = [self.gradient - reported.l2 * np.append(self.w[:slopes], np.zeros(size - slopes))]
-        values = [reported.conjugate]
+        gradient = self.gradient - reported.l2 * np.append(self.w[:slopes], np.zeros(size - slopes))
+        value, others = reported.conjugate, np.zeros((0, size + 1))
         if count and reported.name == "identity":
-            mean = float(gradients[0][-1])
-            gradients[0] = gradients[0] - mean * once.columns
-            gradients[0][-1] = 0.0
+            mean = float(gradient[-1])
+            gradient = gradient - mean * once.columns
+            gradient[-1] = 0.0
             moved = mean * float(once.targets[-1]), mean**2 / (2.0 * reported.factor)
             # Of targets far from 0 these are large and almost cancel; a bound is no bound without their rounding.
-            values[0] += _CANCELLED * (abs(moved[0]) + moved[1]) - sum(moved)
+            value += _CANCELLED * (abs(moved[0]) + moved[1]) - sum(moved)
         elif count and reported.name in CONSTANT:
             # With s_c of the gradient where all rows are of class c, g + s - sum(s) shares is 0: s = sum(s) shares - g.
-            both, g = self.shares(once.targets), gradients[0][size - count :]
+            both, g = self.shares(once.targets), gradient[size - count :]
             g = g if count > 1 else np.append(-g, g)
             total = max(0.0, float((g / both).max()))
             mixed = np.tile((total * both - g)[-count:], size // count) * once.columns - total * once.targets
-            gradients[0] = (gradients[0] + mixed) / (1.0 + total)
-            gradients[0][size - count :] *= np.abs(g.sum()) > _BALANCED
-            values[0] /= 1.0 + total
+            gradient = (gradient + mixed) / (1.0 + total)
+            gradient[size - count :] *= np.abs(g.sum()) > _BALANCED
+            value /= 1.0 + total
         elif count:
-            rows = once.references.reshape(-1, size + 1)
-            gradients = [*gradients, *rows[:, :-1]]
-            values = [*values, *rows[:, -1]]
-        if (found := gaps.feasible(psi, np.array(gradients), reported.l2)) is None:
+            others = once.references.reshape(-1, size + 1)
+        rows = np.vstack([np.append(gradient, value), others])
+        if (found := gaps.feasible(psi, rows[:, :-1], reported.l2)) is None:
             return -math.inf, np.zeros(size)
         shares, point = found
-        value = float(shares @ values) - (1.0 - float(shares.sum())) * reported.least
+        value = float(shares @ rows[:, -1]) - (1.0 - float(shares.sum())) * reported.least
         return -value - gaps.conjugate_at(psi, -point, reported.l2), point
 
     def zeros(self, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:

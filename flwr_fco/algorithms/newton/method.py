@@ -36,7 +36,7 @@ the dual points.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -49,7 +49,7 @@ from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import Indices, Matrix, whole_groups
-from flwr_fco.certificates import FACTS, NUMBERS, check_hessian, free_intercepts
+from flwr_fco.certificates import FACTORS, FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.layout import Layout, NonZeros, Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
@@ -237,7 +237,7 @@ class ProximalNewton(Algorithm):
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
-        on = _set_of(state).astype(np.int32)
+        on = np.flatnonzero(state.mask).astype(np.int32)
         size = state.trial.size
         values = state.trial[on]
         vectors: dict[str, Any] = {"primal": NonZeros(on, values, size)}
@@ -247,7 +247,7 @@ class ProximalNewton(Algorithm):
 
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
-        k = _set_of(state).size
+        k = int(state.mask.sum())
         shapes = {"gradient": state.trial.shape, "terms": (NUMBERS,), "block": (k * (k + 1) // 2,)}
         once = asking.shapes_of_first(problem.layout, not state.trial.any()) if state.population < 0.0 else {}
         return {**shapes, **once}
@@ -276,11 +276,12 @@ class ProximalNewton(Algorithm):
         vectors = asking.checked(problem.layout, state, uplink, self.tolerance)
         if "block" in vectors:
             count = state.trial.size - num_intercepts(problem.layout)
-            check_hessian(unpacked(vectors["block"]), _set_of(state), vectors, count)
+            check_hessian(unpacked(vectors["block"]), np.flatnonzero(state.mask), vectors, count)
 
     def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step with the mean of the clients' Hessians on the working set."""
-        return self._step(problem, state, replies, Block(_set_of(state), unpacked(replies.sum("block"))))
+        block = Block(np.flatnonzero(state.mask), unpacked(replies.sum("block")))
+        return self._step(problem, state, replies, block)
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
@@ -380,7 +381,7 @@ class ProximalNewton(Algorithm):
         """Return the objective, the duality gap or else the residual, the size of the working set, and why it ends."""
         count = len(problem.asked)
         over = asking.finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
-        own = {"working-set": _set_of(state).size, "step": state.step}
+        own = {"working-set": int(state.mask.sum()), "step": state.step}
         return {**progress(state), **own, **({"finished": over} if over else {})}
 
 
@@ -390,11 +391,6 @@ def unpacked(triangle: Vector) -> Matrix:
     upper = np.zeros((order, order))
     upper[np.triu_indices(order)] = triangle
     return upper + np.triu(upper, 1).T
-
-
-def _set_of(state: Any) -> Indices:
-    """Return the coordinates of the working set, ascending."""
-    return np.flatnonzero(state.mask)
 
 
 def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
@@ -459,13 +455,19 @@ def _units(spread: Matrix, units: Vector) -> Vector:
 
 def _named(layout: Layout, indices: Indices) -> str:
     """Return the first coordinates by their arrays, as a text."""
-    names = [
-        f"{entry.name}[{k - entry.block.start}]"
-        for k in indices[:_SHOWN].tolist()
-        for entry in layout.optimized
-        if entry.block.start <= k < entry.block.stop
-    ]
-    return ", ".join(names) + " and more" * (indices.size > _SHOWN)
+    pairs = [(layout.entry_at(k), k) for k in indices[:_SHOWN].tolist()]
+    names = ", ".join(f"{entry.name}[{k - entry.offset}]" for entry, k in pairs)
+    return names + " and more" * (indices.size > _SHOWN)
+
+
+#: Of losses of predictions that are the same for all examples: the intercept whose mean prediction is q, or whose
+#: shares of classes are, and how the Hessian there is to that at 0; 0 if it is none.
+_LEVELS: dict[str, Callable[[Vector], tuple[Any, float]]] = {
+    "identity": lambda q: (q, 1.0),
+    "poisson": lambda q: (math.log(q[0]), float(q[0])),
+    "logistic": lambda q: (math.log(q[0] / (1.0 - q[0])), float(4.0 * q[0] * (1.0 - q[0]))),
+    "softmax": lambda q: (np.log(q) - np.log(q).mean(), 0.0),
+}
 
 
 def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
@@ -473,38 +475,24 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
 
     That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none.
     """
-    size = state.point.size
-    outputs = known.outputs
-    targets = state.targets
-    x = np.zeros(size)
-    level = targets[size - outputs :]
-    factor = 1.0
-    share = 1.0
-    if known.reported.name == "identity":
-        x[-1] = level[0]
-        factor = known.reported.factor
-    elif known.reported.name == "poisson":
-        level = level / state.columns[-1]
-        if not level[0] > _NO_EVENTS:
+    size, outputs, name = state.point.size, known.outputs, known.reported.name
+    x, mean = np.zeros(size), state.targets[size - outputs :]
+    if name in FACTORS:
+        mean = known.shares(state.targets)[-outputs:]
+    elif name == "poisson":
+        mean = mean / state.columns[-1]
+        if not mean[0] > _NO_EVENTS:
             raise ConfigurationError(
-                f"all counts are 0, or as good as 0: {max(0.0, level[0]):.1g} times what the offsets, or exposures, "
+                f"all counts are 0, or as good as 0: {max(0.0, mean[0]):.1g} times what the offsets, or exposures, "
                 "alone expect. Without a count above 0 the loss has no minimum: look at the counts, or make psi act on "
                 "the intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which "
                 "the intercept takes up"
             )
-        x[-1] = math.log(level[0])
-        share = float(level[0])
-    elif known.reported.name == "logistic":
-        level = known.shares(targets)[1:]
-        x[-1] = math.log(level[0] / (1.0 - level[0]))
-        share = float(4.0 * level[0] * (1.0 - level[0]))
-    elif known.reported.name == "softmax" and not state.mask.all():
-        level = known.shares(targets)
-        x[size - outputs :] = np.log(level) - np.log(level).mean()
-        share = 0.0
-    else:
+    if name not in _LEVELS or (name == "softmax" and state.mask.all()):
         return x, known.gradient.copy(), 1.0
-    return x, factor * (np.tile(level, size // outputs) * state.columns - targets), share
+    x[size - outputs :], share = _LEVELS[name](mean)
+    factor = known.reported.scale or 1.0
+    return x, factor * (np.tile(mean, size // outputs) * state.columns - state.targets), share
 
 
 # --- without a block -------------------------------------------------------------------------------------------------
