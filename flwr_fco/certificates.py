@@ -583,8 +583,6 @@ def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Ve
     """
     reported = Terms(*vectors["terms"].tolist())
     diagonal = np.diag(block)
-    if (diagonal < 0.0).any():
-        raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
     square, known = vectors.get("square", np.zeros(2)).tolist()
     most = np.where(on < count, square + reported.l2 if known else math.inf, reported.factor or math.inf)
     beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)

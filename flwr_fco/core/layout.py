@@ -230,6 +230,10 @@ class Layout:
         """
         return Layout(tuple(replace(entry, regularized=entry.name in names) for entry in self.entries))
 
+    def entry_at(self, coordinate: int) -> Entry:
+        """Return the array that a coordinate of the flat vector is of."""
+        return next(entry for entry in self.optimized if coordinate < entry.block.stop)
+
     @property
     def names(self) -> tuple[str, ...]:
         """All names, in the user's order."""

@@ -445,7 +445,7 @@ class Run:
             # Where psi keeps so many entries, others come up in the place of those that have become 0.
             value = np.where(target == 0.0, 0.0, value)
         worst = int(np.abs(found - target).argmax())
-        entry = next(entry for entry in layout.optimized if entry.block.start <= worst < entry.block.stop)
+        entry = layout.entry_at(worst)
         there = f"in {entry.name!r} an entry would be {found[worst]:.6g}, not {target[worst]:.6g}"
         raise ConfigurationError(
             f"{who} a model that is the primal point of no dual near the present one: {there}. An entry that psi has "

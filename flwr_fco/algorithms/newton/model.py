@@ -121,6 +121,8 @@ class _Model(NamedTuple):
 
     def _step(self, x: Vector) -> tuple[Vector, bool]:
         """Return the point after a factorised step if it is better, and whether no other step follows."""
+        from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
         (threshold, shrinkage, lower, upper), groups = self.psi.table, self.psi.groups
         norms = np.append(self.psi.norms(x), np.inf)
         active = ((x != 0.0) | (threshold == 0.0)) & (norms[groups] > 0.0) & (x > lower) & (x < upper)
@@ -136,8 +138,12 @@ class _Model(NamedTuple):
         curved -= bent * (groups[:, None] == groups) * np.outer(unit, unit)
         diagonal = curved.diagonal()
         curved[np.diag_indices(on.size)] += _DAMPING * np.where(diagonal > 0.0, diagonal, 1.0)
-        direction = _solve(curved, -slope)
-        if direction is None:
+        try:
+            direction = np.asarray(cho_solve(cho_factor(curved), -slope))
+        except LinAlgError:
+            # Rounding has made it something else than positive definite.
+            return x, True
+        if not np.isfinite(direction).all():
             return x, True
         with np.errstate(divide="ignore", invalid="ignore"):
             limits = np.where(direction < 0.0, (lower[on] - own) / direction, (upper[on] - own) / direction)
@@ -157,17 +163,6 @@ class _Model(NamedTuple):
             step = 0.5 * step
             hit = np.zeros_like(hit)
         return x, True
-
-
-def _solve(matrix: Matrix, right: Vector) -> Vector | None:
-    """Return the solution of a positive definite system; None if rounding has made it something else."""
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
-
-    try:
-        found = np.asarray(cho_solve(cho_factor(matrix), right))
-    except LinAlgError:
-        return None
-    return found if np.isfinite(found).all() else None
 
 
 #: Smallest eigenvalue of a matrix whose diagonal is 1 and that is not singular.
