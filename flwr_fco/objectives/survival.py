@@ -395,45 +395,11 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     return float(ordered), float(compared)
 
 
-class Baseline(NamedTuple):
-    """The cumulative baseline hazard of each stratum of a client, of a row whose features are 0.
+def baseline(objective: CoxRegression, w: Vector, times: ArrayLike) -> NDArray[np.float64]:
+    """Return the cumulative baseline hazard of each stratum at some times: of a row whose features are 0.
 
-    Parameters
-    ----------
-    strata : ndarray of int64, shape (G,)
-        Stratum of each time with an event.
-    times, rises : ndarray of float64, shape (G,)
-        The times, and by how much the cumulative hazard rises there; the last time of a stratum is the first.
-    ends : ndarray of float64, shape (number of strata,)
-        When the last row of each stratum ends: nothing is known after it.
-    """
-
-    strata: NDArray[np.int64]
-    times: Vector
-    rises: Vector
-    ends: Vector
-
-    def at(self, stratum: int, times: ArrayLike) -> Vector:
-        """Return the cumulative hazards of a stratum at some times; NaN after its end.
-
-        Parameters
-        ----------
-        stratum : int
-            Number of the stratum, from 0.
-        times : array-like, shape (T,)
-            The times.
-        """
-        asked = np.asarray(times, dtype=np.float64)
-        own = self.strata == stratum
-        steps = np.append(0.0, np.cumsum(self.rises[own][::-1]))
-        found = steps[np.searchsorted(self.times[own][::-1], asked, side="right")]
-        return np.where(asked <= self.ends[stratum], found, np.nan)
-
-
-def baseline(objective: CoxRegression, w: Vector) -> Baseline:
-    """Return the baseline: at each time the weight of the events, over that of all at risk times their hazards.
-
-    It is Breslow's, or with Efron's ties Efron's, of whose tied events a part is gone for each.
+    It rises at each event by the weight of the events there, over that of all at risk times their hazards. It is
+    Breslow's, or with Efron's ties Efron's, of whose tied events a part is gone for each.
 
     Parameters
     ----------
@@ -441,6 +407,13 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
         The client's times.
     w : ndarray of float64, shape (d,)
         The coefficients.
+    times : array-like, shape (T,)
+        The times.
+
+    Returns
+    -------
+    ndarray of float64, shape (number of strata, T)
+        NaN after the last row of a stratum ends.
 
     References
     ----------
@@ -448,18 +421,23 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
 
     Examples
     --------
-    >>> found = baseline(CoxRegression(np.zeros((3, 1)), [1.0, 2.0, 3.0], [1, 1, 0]), np.zeros(1))
-    >>> found.at(0, [0.5, 1.0, 2.5, 4.0]).round(3).tolist()
-    [0.0, 0.333, 0.833, nan]
+    >>> objective = CoxRegression(np.zeros((3, 1)), [1.0, 2.0, 3.0], [1, 1, 0])
+    >>> baseline(objective, np.zeros(1), [0.5, 1.0, 2.5, 4.0]).round(3).tolist()
+    [[0.0, 0.333, 0.833, nan]]
     """
     link = objective.link
     found = link.evaluated(objective.scores(w))
     heads = np.bincount(link.set, link.raw[link.dead], link.at.size) / link.sizes
     each = heads[link.set] / found.sums[:, 0]
-    rises = np.asarray(np.bincount(link.set, each, link.at.size) * np.exp(-found.tops), dtype=np.float64)
-    ends = np.full(link.of_row.strata.max() + 1, -np.inf)
-    np.maximum.at(ends, link.of_row.strata, objective.times)
-    return Baseline(link.strata, link.at, rises, ends)
+    rises = np.bincount(link.set, each, link.at.size) * np.exp(-found.tops)
+    asked, strata = np.asarray(times, dtype=np.float64), link.of_row.strata
+    hazards = np.full((strata.max() + 1, asked.size), np.nan)
+    for stratum, own in enumerate(hazards):
+        # The last time of a stratum is the first.
+        on = np.flatnonzero(link.strata == stratum)[::-1]
+        known = asked <= objective.times[strata == stratum].max(initial=-np.inf)
+        own[known] = np.append(0.0, np.cumsum(rises[on]))[np.searchsorted(link.at[on], asked[known], side="right")]
+    return hazards
 
 
 def expected_events(objective: CoxRegression, w: Vector) -> Vector:

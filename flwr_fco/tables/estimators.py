@@ -678,7 +678,6 @@ class FederatedCoxRegression(Federated):
         scores = self.predict(X) - centre @ self.coef_
         if not objective.num_events:
             raise ConfigurationError("own=(X, y) has no event, so there is no baseline; give a site's rows with events")
-        found = baseline(objective, self.coef_)
         held = _fields_of(own[1], _STRATA)[1].get(_STRATA, np.zeros(1, dtype=np.int64))
         known = as_strata(held, len(held))[0]
         given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
@@ -686,8 +685,7 @@ class FederatedCoxRegression(Federated):
         if len(labels) != scores.size or any(label not in known for label in labels):
             prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
             raise ConfigurationError(f"{prefix}, which are {known[:10]}")
-        asked = _asked(times)
-        hazards = np.array([found.at(known.index(label), asked) for label in labels])
+        hazards = baseline(objective, self.coef_, _asked(times))[[known.index(label) for label in labels]]
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
     def score(self, X: ArrayLike, y: Any) -> float:

@@ -47,7 +47,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Logistic, Objective
 from flwr_fco.objectives.design import dense
-from flwr_fco.objectives.survival import concordance, expected_events
+from flwr_fco.objectives.survival import PartialLikelihood, concordance, expected_events
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Sums, minimum
@@ -356,18 +356,12 @@ def curves(question: Question, objective: Any) -> Answer:
         half = 0.5 * ((ends < end) & ~dead) + 0.5 * ((entry > max(begin, 0.0)) & ~(dead & (ends <= end)))
         risk[:, k] = np.bincount(group, ((ends > begin) & (entry < end)) * (1.0 - half), 2)
         events[:, k] = np.bincount(group, dead & (ends > begin) & (ends <= end), 2)
-    expected = variance = 0.0
-    for code in np.unique(strata := objective.link.of_row.strata):
-        own = strata == code
-        second = (strata == code) & (group == 1)
-        at, count = np.unique(ends[own & dead], return_counts=True)
-        n, n2 = (
-            np.searchsorted(np.sort(entry[rows]), at) - np.searchsorted(np.sort(ends[rows]), at)
-            for rows in (own, second)
-        )
-        expected += (count * n2 / n).sum()
-        variance += (count * n2 / n * (1.0 - n2 / n) * (n - count) / np.maximum(n - 1, 1)).sum()
-    sums = {"risk": risk.ravel(), "events": events.ravel(), "test": np.array([group @ dead, expected, variance])}
+    link = PartialLikelihood(objective.link.of_row._replace(weights=np.ones(group.size)), "breslow")
+    # At scores of 0 the sums of a risk set are its rows, and those of the second group.
+    n, n2 = link.evaluated(np.zeros(group.size), group[:, None].astype(np.float64)).sums.T
+    variances = n2 / n * (1.0 - n2 / n) * (n - link.sizes[link.set]) / np.maximum(n - 1.0, 1.0)
+    test = np.array([group @ dead, (n2 / n).sum(), variances.sum()])
+    sums = {"risk": risk.ravel(), "events": events.ravel(), "test": test}
     return Answer({"reported": 1.0}, sums)
 
 
