@@ -657,7 +657,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(prefix, UserWarning, stacklevel=3)
         centre = np.append(columns.centre, columns.level)
         far = bool(centre.any())
-        self.n_iter_ = 1 + far
         if far:
             sites.centre(centre)
         try:
@@ -665,7 +664,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         finally:
             if far:
                 sites.centre(np.zeros_like(centre))
-        self.n_iter_ += far
+        self.n_iter_ = sites.rounds
         points = self.path_.points if self._path is not None else ()
         for own in (arrays, *(point.result.arrays for point in points)):
             columns.settle(own)
@@ -698,12 +697,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         rounds = max(1, self.max_rounds - 1)
         tolerance = strategy.tolerance
         inference = None if self._intervals is None else Inference(self, sites)
-        self.n_iter_ += inference is not None
         try:
             start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
             result = strategy.start(sites.grid, start, rounds, sites.timeout)
+            if inference is not None:
+                begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+                self._table = inference.table(begin)
+                self.covariance_ = self._table.found.covariance
+                self.log_likelihood_ = self._table.found.log_likelihood
         except SeparableError as error:
-            columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.indices)))
+            called = [*names, "the intercept"]
+            columns = listed(list(dict.fromkeys(called[place // outputs] for place in error.indices)))
             # Of a cross-validation perhaps without a fold only.
             fold, _, _ = f"{error}".partition("the outcome")
             raise ConfigurationError(
@@ -713,21 +717,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             ) from error
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
-        self.n_iter_ += len(metrics)
+        sites.rounds += len(metrics)
         self.duality_gap_ = float(last.get("duality-gap", math.nan))
         # The tolerance is `tol` times the loss with an intercept alone.
         unsolved = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol) or not run_of(strategy).finished()
         if unsolved:
-            prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
+            prefix = f"not solved to tol={self.tol} after {sites.rounds} rounds; raise max_rounds or scale the features"
             ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
             ended += f"{self.duality_gap_:.3g}, is a loose bound, and a fit without a penalty has no need of one"
             warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=4)
-        if inference is not None:
-            begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
-            self._table, exchanges = inference.table(begin)
-            self.covariance_ = self._table.found.covariance
-            self.log_likelihood_ = self._table.found.log_likelihood
-            self.n_iter_ += exchanges
         self._describe(strategy, last, sites, unsolved)
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
         idle = self._columns.idle
@@ -758,7 +756,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
         self.path_ = runs.start(sites.grid, sites.start, rounds, sites.timeout)
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
-        self.n_iter_ += len(chosen.result.train_metrics_clientapp)
+        sites.rounds += len(chosen.result.train_metrics_clientapp)
         self.strength_ = chosen.strength
         strategy.strengths, strategy.tolerance = None, tolerance
         strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
@@ -786,7 +784,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         elif path is not None and self.strength_ == self.path_.points[0].strength and self.path_.points[0].nonzero:
             chosen_by += "; it is the largest one, so that a larger one may be better: Strengths(values=...)"
         text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
-        rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
+        rounds = f"{sites.rounds}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         self._lines += [("Intercepts", "each site's own, which have stayed there")] * (self.site_intercepts == "local")
         proved = proved_zero(strategy)["coefficients"].reshape(-1, self._outputs)

@@ -38,7 +38,7 @@ from scipy.special import gammaln, xlogy
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.client_apps.answers import answers_to
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, SeparableError
 from flwr_fco.kernels.quadratic import descend
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
@@ -175,7 +175,6 @@ def minimum(
     invert: Callable[[Matrix], Matrix | None] = inverse_of,
     *,
     squares: bool = False,
-    grown: Callable[[NDArray[np.int64]], Any] | None = None,
 ) -> tuple[Sums, Matrix, Vector] | None:
     """Return the sums next to a loss's minimum, the inverse of their Hessian, and the Newton step that is left.
 
@@ -189,13 +188,16 @@ def minimum(
         The inverse of a Hessian, or None.
     squares : bool, default False
         Whether one step leads to the minimum.
-    grown : callable, optional
-        Raises an error about parameters that grow without end.
 
     Returns
     -------
     tuple, or None
-        None if there is no minimum, or no step leads to it.
+        None if the Hessian has no inverse, or no step leads to a minimum.
+
+    Raises
+    ------
+    SeparableError
+        If parameters grow without end.
     """
     found = derivatives(start)
     first = None
@@ -206,8 +208,8 @@ def minimum(
             return None
         variances = np.diag(inverse)
         first = variances if first is None else first
-        if (without_end := np.flatnonzero(variances > _SEPARABLE * first)).size:
-            return None if grown is None else grown(without_end)
+        if (grown := np.flatnonzero(variances > _SEPARABLE * first)).size:
+            raise SeparableError("estimates grow without end", grown.tolist())
         step = inverse @ found.gradient
         before = left
         left = found.rows * float(found.gradient @ step)
@@ -611,17 +613,17 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
         hessian = unpacked(objective.hessian_block(w, np.arange(size)))
         return Sums(w, gradient, hessian, value, objective.num_examples, intercepts=intercepts)
 
-    if (ended := minimum(derivatives, np.zeros(size), squares=squares)) is None:
-        return None
-    (sums, inverse, _), freedom, names = ended, np.zeros(size), [""] * size
-    if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
-        each = _summed(objective.row_gradients(sums.point), objective.clusters)
-        if len(each) < CLUSTERS:
-            return None
-        sums = sums._replace(meat=each.T @ each, clusters=float(len(each)))
-        parts = np.square(each @ inverse)
-        freedom = parts.sum(axis=0) ** 2 / np.maximum((parts**2).sum(axis=0), np.finfo(np.float64).tiny)
     try:
+        if (ended := minimum(derivatives, np.zeros(size), squares=squares)) is None:
+            return None
+        (sums, inverse, _), freedom, names = ended, np.zeros(size), [""] * size
+        if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
+            each = _summed(objective.row_gradients(sums.point), objective.clusters)
+            if len(each) < CLUSTERS:
+                return None
+            sums = sums._replace(meat=each.T @ each, clusters=float(len(each)))
+            parts = np.square(each @ inverse)
+            freedom = parts.sum(axis=0) ** 2 / np.maximum((parts**2).sum(axis=0), np.finfo(np.float64).tiny)
         of_times = isinstance(objective, CoxRegression)
         found = of_squares(sums, names) if squares else of_likelihood(sums, names, of_times=of_times)
     except ConfigurationError:

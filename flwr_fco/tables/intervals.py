@@ -21,10 +21,9 @@ from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
-from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import estimates
 from flwr_fco.tables.estimates import Estimates, Sums, invertible, minimum
-from flwr_fco.tables.sites import Sites, reasons_of, site_of
+from flwr_fco.tables.sites import Sites, site_of
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
@@ -232,16 +231,14 @@ class Inference:
             common = ", or give site_intercepts='common' if it differs between sites" * own
             shown = f"{', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}"
             raise ConfigurationError(f"there are no intervals: {shown}: {why}. Leave it out{common}")
-        self.run = sites.run()
-        self.size = self.run.problem.layout.size
         wanted = ("reported", "events", "others", "mean", "saturated")
-        shapes = dict.fromkeys(("estimate", "error", "degrees"), (self.size,))
+        shapes = dict.fromkeys(("estimate", "error", "degrees"), (self.sites.size,))
         request = Request("estimates", {}, wanted, shapes, check=_check_saturated)
-        self.reported = ask(self.run, request, np.zeros(self.size))
-        self.left_out = reasons_of(self.run)
+        self.reported = sites.ask(request, np.zeros(self.sites.size))
+        self.left_out = sites.silent
         self._count_intercepts()
         #: An intercept of the model that no site uses is no parameter.
-        self.used = len(names) if own and not self.pooled else self.size
+        self.used = len(names) if own and not self.pooled else self.sites.size
         if self.kind is not SQUARES:
             self._check_events()
 
@@ -294,8 +291,8 @@ class Inference:
 
     # --- the sums of all sites ------------------------------------------------------------------------------------
 
-    def table(self, start: Vector) -> tuple[Table, int]:
-        """Return the table of the unpenalised fit, and in how many exchanges its sums came.
+    def table(self, start: Vector) -> Table:
+        """Return the table of the unpenalised fit.
 
         Parameters
         ----------
@@ -308,12 +305,10 @@ class Inference:
             If a site does not answer, the columns are linearly dependent, an estimate grows without end, or the sums
             have no estimates.
         """
-        self.run = self.sites.run()
-        self.exchanges = 0
         if self.kind is SQUARES:
             sums = self._sums(start)
         else:
-            found = minimum(self._sums, start, partial(invertible, names=self.names), grown=self._refuse_grown)
+            found = minimum(self._sums, start, partial(invertible, names=self.names))
             if found is None:
                 raise ConfigurationError("the unpenalised fit has no end: no step lowers it; look at columns and sites")
             sums = found[0]
@@ -323,25 +318,17 @@ class Inference:
             if self.kind is SQUARES:
                 sums = self._sums(sums.point - invertible(sums.hessian, self.names) @ sums.gradient)
             sums = self._clustered(sums)
-        return self._made(sums, self._trends(sums) if self.kind is TIMES else None), self.exchanges
-
-    def _refuse_grown(self, columns: NDArray[np.int64]) -> None:
-        kind = self.kind
-        raise ConfigurationError(
-            f"the {kind.ratio} of {', '.join(map(self._column, columns[:5].tolist()))} grows without end: by these "
-            f"columns {'classes' if kind is CLASSES else 'events'} are separated without error. Leave one out"
-        )
+        return self._made(sums, self._trends(sums) if self.kind is TIMES else None)
 
     def _answers(self, point: Vector, *, clustered: bool) -> list[Answer]:
         """Return what all sites say of their derivatives at a point."""
-        self.exchanges += 1
-        triangle = (self.size * (self.size + 1) // 2,)
+        triangle = (self.sites.size * (self.sites.size + 1) // 2,)
         numbers = {"own": float(self.own), "pooled": float(bool(self.pooled)), "clustered": float(clustered)}
-        shapes = {"gradient": (self.size,), "block": triangle} | ({"meat": triangle} if clustered else {})
+        shapes = {"gradient": (self.sites.size,), "block": triangle} | ({"meat": triangle} if clustered else {})
         request = Request("derivatives", numbers, ("loss", "clusters"), shapes, (), _check_possible)
-        answers = ask(self.run, request, np.append(point, np.zeros(self.size - point.size)))
-        if self.run.left_out or not answers:
-            raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(reasons_of(self.run))}")
+        answers = self.sites.ask(request, point)
+        if self.sites.silent:
+            raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(self.sites.silent)}")
         return answers
 
     def _sums(self, point: Vector) -> Sums:
@@ -396,10 +383,8 @@ class Inference:
                 f"{self._named(answers[m])} says a {('second derivative', 'slope')[k]} of {self._column(j)} of "
                 f"{said[m, k, j]:.3g}; with its loss, rows, mean and variance at most {room[m, k, j]:.3g} is possible"
             )
-        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
-        for m, j in np.argwhere(ratio > self.asked.largest)[:1]:
-            self._refuse_units(answers[m], f"second derivative of {self._column(j)}", own[m, j], usual[j])
+        usual = np.broadcast_to(np.sort(own, axis=0)[(len(own) - 1) // 2], own.shape)
+        self._check_shares(answers, own, usual, "second derivative of", self.asked.largest, 0.0)
 
     def _check_information(self, answers: Sequence[Answer]) -> None:
         """Refuse second derivatives at the estimates that are far more than events and variances suggest."""
@@ -408,26 +393,25 @@ class Inference:
         curved = [own.weight * np.diag(unpacked(own.vectors["block"]))[: len(self.names)] for own in answers]
         self._check_shares(answers, np.array(curved), np.array(usual), "information about", _MOST[self.kind])
 
-    def _refuse_units(self, answer: Answer, about: str, own: float, usual: float) -> None:
-        raise ConfigurationError(
-            f"the {about} is {own:.3g} at {self._named(answer)}, and {usual:.3g} at the median of the sites: "
-            "standard errors would be those of one site. Check its units; if the column does spread so much "
-            "there, give intervals=Intervals(largest=math.inf)"
-        )
-
-    def _check_shares(self, answers: Sequence[Answer], own: Any, usual: Any, about: str, most: float) -> None:
-        """Refuse a site that says more than all others together, and so many times what is usual for its rows."""
+    def _check_shares(
+        self, answers: Sequence[Answer], own: Any, usual: Any, about: str, most: float, part: float = 0.5
+    ) -> None:
+        """Refuse a site that says more than a part of what all say, and so many times what is usual for its rows."""
         ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
         middle = np.maximum(np.sort(ratio, axis=0)[(len(own) - 1) // 2], 1.0)
-        wrong = (ratio > most * middle) & (own > 0.5 * own.sum(axis=0)) & math.isfinite(self.asked.largest)
+        wrong = (ratio > most * middle) & ~(own <= part * own.sum(axis=0)) & math.isfinite(self.asked.largest)
         for m, j in np.argwhere(wrong)[:1]:
-            about = f"{about} {self._column(j)} for its rows and events"
-            self._refuse_units(answers[m], about, ratio[m, j], middle[j])
+            raise ConfigurationError(
+                f"the {about} {self._column(j)} is {ratio[m, j]:.3g} times what is usual for its rows at "
+                f"{self._named(answers[m])}, and {middle[j]:.3g} times at the median of the sites: standard errors "
+                "would be those of one site. Check its units; if the column does spread so much there, give "
+                "intervals=Intervals(largest=math.inf)"
+            )
 
     def _most(self, answer: Answer, curved: Vector) -> Any:
         """Return the largest second derivatives and slopes of columns of these means and variances, shape (2, size)."""
         rows, loss = answer.examples, max(answer.numbers["loss"], 0.0)
-        squares = np.append(self.squares[answer.partition], 1.0)[: self.size]
+        squares = np.append(self.squares[answer.partition], 1.0)[: self.sites.size]
         if self.kind is SQUARES:
             # The square of a mean of products is at most the product of the mean squares.
             return squares, np.sqrt(2.0 * loss * curved)
@@ -438,7 +422,7 @@ class Inference:
             return largest * squares, np.sqrt(min(1.0, 0.41 * loss) * squares)
         numbers = next((own.numbers for own in self.reported if own.node_id == answer.node_id), None)
         if numbers is None or self.sites.weighted:
-            return np.full((2, self.size), math.inf)
+            return np.full((2, self.sites.size), math.inf)
         if self.kind is TIMES:
             # In a risk set the square of the range is at most twice the sum of all squares, and a variance a fourth.
             events = min(max(numbers["events"], 0.0), rows)
@@ -448,17 +432,34 @@ class Inference:
         return largest * squares, 2.0 * np.sqrt(loss * curved) + loss * np.sqrt(rows * squares)
 
     def _trends(self, sums: Sums) -> tuple[Vector, float]:
-        """Ask about trends over time: p of each coefficient, and of all; NaN if not all sites have possible ones."""
-        self.exchanges += 1
+        """Return p of a trend over time of each coefficient, and of all; NaN if not all sites say possible ones.
+
+        Schoenfeld's residuals are compared with the rank of their time. With u the sum over the events of (g_i - mean)
+        times residual, g_i the rank of event i at its site over their number, V the inverse of the information, D
+        events, and S the sum of squares of g_i - mean:
+
+            coefficient j      (V u)_j^2 D / (V_jj S), chi-squared with 1 degree of freedom
+            all of them        u' V u D / S, with as many as there are coefficients
+
+        Notes
+        -----
+        Grambsch, Therneau: Proportional hazards tests and diagnostics based on weighted residuals (Biometrika 1994);
+        the means and squares are of each site, a stratum.
+        """
         size = sums.point.size
         request = Request("trend", {}, ("squares", "events"), {"trend": (size,)})
-        answers = ask(self.run, request, sums.point)
+        answers = self.sites.ask(request, sums.point)
         # Of so many ranks, from 0 to 1 less their mean.
         most = (1.0 + 1e-9) / 12.0
         possible = [0.0 <= a.numbers["squares"] <= most * min(a.numbers["events"], a.examples) for a in answers]
-        if len(answers) < len(sums.each) or not all(possible):
+        trend = np.sum([answer.vectors["trend"] for answer in answers], axis=0)
+        squares, events = (sum(answer.numbers[name] for answer in answers) for name in ("squares", "events"))
+        if len(answers) < len(sums.each) or not all(possible) or not squares > 0.0:
             return np.full(size, math.nan), math.nan
-        return proportional(sums, answers, self.names)
+        covariance = invertible(sums.hessian, self.names) / sums.rows
+        moved = covariance @ trend
+        each = moved**2 * events / (np.diag(covariance) * squares)
+        return stats.chi2.sf(each, 1), float(stats.chi2.sf(trend @ moved * events / squares, size))
 
     # --- what the table says --------------------------------------------------------------------------------------
 
@@ -616,37 +617,3 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
         wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * refined)
         found |= {"Hartung-Knapp lower": mean - wide, "Hartung-Knapp upper": mean + wide}
     return columns | found
-
-
-def proportional(sums: Sums, answers: Sequence[Answer], names: Sequence[str]) -> tuple[Vector, float]:
-    """Return p of each coefficient, shape (d,), and that of all of them; NaN without two times of events.
-
-    Schoenfeld's residuals are compared with the rank of their time. With u the sum over the events of (g_i - mean)
-    times residual, g_i the rank of event i at its site over their number, V the inverse of the information, D events,
-    and S the sum of squares of g_i - mean:
-
-        coefficient j      (V u)_j^2 D / (V_jj S), chi-squared with 1 degree of freedom
-        all of them        u' V u D / S, with as many as there are coefficients
-
-    Parameters
-    ----------
-    sums : Sums
-        The sums at the unpenalised estimates.
-    answers : sequence of Answer
-        Each site's trend, squares and events.
-    names : sequence of str
-        Of the columns, for an error.
-
-    Notes
-    -----
-    Grambsch, Therneau: Proportional hazards tests and diagnostics based on weighted residuals (Biometrika 1994); the
-    means and squares are of each site, a stratum.
-    """
-    trend = np.sum([answer.vectors["trend"] for answer in answers], axis=0)
-    squares, events = (sum(answer.numbers[name] for answer in answers) for name in ("squares", "events"))
-    if not squares > 0.0:
-        return np.full(trend.size, math.nan), math.nan
-    covariance = invertible(sums.hessian, names) / sums.rows
-    moved = covariance @ trend
-    each = moved**2 * events / (np.diag(covariance) * squares)
-    return stats.chi2.sf(each, 1), float(stats.chi2.sf(trend @ moved * events / squares, trend.size))

@@ -43,7 +43,7 @@ from scipy.special import expit
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError
+from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Logistic, Objective
 from flwr_fco.objectives.design import dense
@@ -302,7 +302,11 @@ def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     """Return slope and intercept with their standard errors, by Newton's method; NaN if they are not determined."""
     names = _CALIBRATED[: 1 + intercept]
     both = [*names, *(f"{name} error" for name in names)]
-    if (found := minimum(derivatives, np.array([1.0, 0.0])[: len(names)])) is None:
+    try:
+        found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
+    except SeparableError:
+        found = None
+    if found is None:
         return dict.fromkeys(both, math.nan)
     sums, covariance, step = found
     errors = np.sqrt(np.diag(covariance) / sums.rows)

@@ -252,6 +252,8 @@ class Sites:
         How many there are at all, and what they weigh.
     weighted : bool
         Whether rows have weights other than 1.
+    size, rounds : int
+        Of the model, with its intercept; and how many messages each of them has had.
     means, variances, within : ndarray of float64, shape (number of sites, d)
         Of the columns; the last is 0 of those that are constant in each stratum.
     """
@@ -264,12 +266,14 @@ class Sites:
         self.names = here
         least = len(here) or model.num_clients
         run = prepared(asking(least, tables), grid, self.start, self.timeout)
-        shapes = {"gradient": (run.problem.layout.size,), **dict.fromkeys(_COLUMNS, (model.n_features_in_,))}
+        self.size = run.problem.layout.size
+        shapes = {"gradient": (self.size,), **dict.fromkeys(_COLUMNS, (model.n_features_in_,))}
         numbers = {"codebook": model._digest}
         # Without intervals, or with sites as clusters, those within sites do not matter.
         if model.cluster != "site" and (model.cluster or model._intervals):
             numbers["clustered"] = float(model.cluster is not None)
-        answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(run.problem.layout.size))
+        answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(self.size))
+        self.rounds = 1
         check_count(len(answers), least, reasons_of(run))
         if not here:
             if model.without_ is not None:
@@ -299,17 +303,19 @@ class Sites:
         weights = {own.partition: own.weight * self.rows for own in self.answers} if self.weighted else None
         return asking(len(self.answers), self.tables, rows, weights, **options)
 
-    def run(self) -> Run:
-        """Return a run of which questions are asked."""
-        return prepared(self.strategy(), self.grid, self.start, self.timeout)
+    def ask(self, request: Request, point: Vector) -> list[Answer]:
+        """Ask all sites at a point, which zeros make as long as the model; `silent` says who has not answered."""
+        run = prepared(self.strategy(), self.grid, self.start, self.timeout)
+        answers = ask(run, request, np.append(point, np.zeros(self.size))[: self.size])
+        self.rounds += 1
+        self.silent = reasons_of(run)
+        return answers
 
     def centre(self, centre: Vector) -> None:
         """Have all sites subtract a centre from their columns, and of squares its last number from the targets."""
-        run = self.run()
-        size = run.problem.layout.size
-        ask(run, Request("centred"), np.append(centre, np.zeros(size))[:size])
-        if run.left_out:
-            raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
+        self.ask(Request("centred"), centre)
+        if self.silent:
+            raise ConfigurationError(f"sites have not centred their columns: {'; '.join(self.silent)}")
 
     @property
     def at_zero(self) -> float:
