@@ -31,18 +31,21 @@ class Kind(NamedTuple):
         How many matrices of second derivatives, or of their size, an answer takes, by which it may be refused.
     division : callable or None
         Of an answer about parts of the rows, which their owner may not allow: how they are divided, and into which.
+    of : type
+        Of which losses it is.
     """
 
     answer: AnswerFunction
     hessians: int = 0
     division: Division | None = None
+    of: Any = Objective
 
 
 _KINDS: dict[str, Kind] = {}
 
 
 def answers_to(
-    kind: str, *, hessians: int = 0, division: Division | None = None
+    kind: str, *, hessians: int = 0, division: Division | None = None, of: Any = Objective
 ) -> Callable[[AnswerFunction], AnswerFunction]:
     """Return a decorator of a function that answers questions of a kind, at clients that import its module.
 
@@ -54,6 +57,8 @@ def answers_to(
         As of :class:`Kind`.
     division : callable, optional
         As of :class:`Kind`.
+    of : type, default Objective
+        As of :class:`Kind`.
 
     Examples
     --------
@@ -62,7 +67,7 @@ def answers_to(
     """
 
     def register(answer: AnswerFunction) -> AnswerFunction:
-        _KINDS[kind] = Kind(answer, hessians, division)
+        _KINDS[kind] = Kind(answer, hessians, division, of)
         return answer
 
     return register

@@ -31,7 +31,7 @@ from flwr_fco.core.computing import own_turn, random_generator, single_threaded_
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
-from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, of_type, takes
+from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, describe, of_type, takes
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
@@ -388,6 +388,9 @@ class Client:
         held_out = asked.kind == "validation"
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
+        if not isinstance(objective, kind.of):
+            prefix = f"the server asks for {asked.kind!r} of {of_type(objective)}"
+            raise ConfigurationError(f"{prefix}, which has no such answer; {describe(kind.of)} has one")
         check_layout(objective.layout, asked.layout)
         if asked.kind == "smoothness" and self.is_recorded:
             work = FirstOrder(steps=1, batch_size=int(asked.numbers["batch-size"]) or None)

@@ -644,10 +644,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _solved(self, sites: Sites) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        columns = sites.columns(levels=self.fit_intercept, own=self._own_levels)
-        if self._common_intercept and self._kind is SQUARES:
-            columns = columns._replace(level=sites.level)
-        self._columns = columns
         self._scales = sites.scales() if self.standardize else None
         if self.site_intercepts == "local" and self._kind is CLASSES:
             # At its own intercept one class is fitted whatever the coefficients are.
@@ -655,7 +651,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if idle := [site for site, own in pairs if not (own.numbers["loss"] or own.vectors["gradient"].any())]:
                 prefix = f"{first_of(idle)}: all rows of one class, which say nothing beside an intercept of their own"
                 warnings.warn(prefix, UserWarning, stacklevel=3)
-        centre = np.append(columns.centre, columns.level)
+        level = sites.level if self._common_intercept and self._kind is SQUARES else 0.0
+        centre = np.append(sites.origin, level)
         far = bool(centre.any())
         if far:
             sites.centre(centre)
@@ -667,7 +664,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = sites.rounds
         points = self.path_.points if self._path is not None else ()
         for own in (arrays, *(point.result.arrays for point in points)):
-            columns.settle(own)
+            sites.settle(own, centre)
         coefficients = arrays["coefficients"].numpy().reshape(-1, self._outputs)
         nothing = Array(np.full(self._outputs, math.nan if self.site_intercepts == "local" else 0.0))
         return coefficients.copy(), arrays.get("intercept", nothing).numpy()
@@ -728,7 +725,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=4)
         self._describe(strategy, last, sites, unsolved)
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
-        idle = self._columns.idle
+        idle = sites.idle
         units = getattr(run_of(strategy).state, "units", np.zeros(0))[: idle.size * outputs].reshape(-1, outputs)
         where = "at each site" if self._own_levels else "at all sites together"
         beside = ", or is the same in all rows at risk at each event" * (self._kind is TIMES)
@@ -736,8 +733,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         follows = f"follows from other columns{beside}, so many models fit as well: leave it out"
         for free, why in ((idle, constant), (units.any() & ~units.any(axis=1) & ~idle, follows)):
             if (free := np.flatnonzero(free & (penalised == 0.0))).size:
-                prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-                warnings.warn(f"{prefix}: {why}", stacklevel=4)
+                warnings.warn(f"{first_of([names[j] for j in free.tolist()])}: {why}", stacklevel=4)
         arrays: ArrayRecord = result.arrays
         return arrays
 

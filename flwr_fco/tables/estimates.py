@@ -225,8 +225,8 @@ def minimum(
     return None
 
 
-def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -> Estimates:
-    """Return the estimates of a mean of negative log likelihoods, from sums at its minimiser, or next to it.
+def estimated(sums: Sums, names: Sequence[str], *, squares: bool = False, of_times: bool = False) -> Estimates:
+    """Return the estimates of a mean of negative log likelihoods, from sums next to its minimiser; of squares anywhere.
 
     Parameters
     ----------
@@ -234,71 +234,50 @@ def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -
         The sums.
     names : sequence of str
         Names of the p coefficients.
-    of_times : bool, default False
-        Whether it is a partial likelihood.
+    squares, of_times : bool, default False
+        Whether the loss is half a mean of squares, or a partial likelihood.
 
     Raises
     ------
     ConfigurationError
-        If the Hessian is singular.
-    """
-    inverse = invertible(sums.hessian, names)
-    how = "unpenalised fit, inverse of the Hessian"
-    point = sums.point - inverse @ sums.gradient
-    found = Estimates(point, inverse / sums.total, math.inf, how, 1.0, inverse, -sums.total * sums.loss)
-    return _clustered(found, sums, 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0), len(names))
-
-
-def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
-    """Return the estimates of half a mean of squares, from sums at any point.
-
-    Parameters
-    ----------
-    sums : Sums
-        The sums.
-    names : sequence of str
-        Names of the p coefficients.
-
-    Raises
-    ------
-    ConfigurationError
-        If the columns are linearly dependent or constant, the fit is exact, or too few rows are left for the noise.
+        If the columns are linearly dependent or constant; or of squares the fit is exact, or too few rows are left for
+        the noise.
 
     Examples
     --------
     >>> X, y = np.array([[-1.0], [0.0], [1.0], [2.0]]), np.array([-1.0, 0.5, 0.5, 2.0])
-    >>> found = of_squares(Sums(np.zeros(1), -X.T @ y / 4, X.T @ X / 4, float(y @ y) / 8, 4.0), ["x"])
+    >>> sums = Sums(np.zeros(1), -X.T @ y / 4, X.T @ X / 4, float(y @ y) / 8, 4.0)
+    >>> found = estimated(sums, ["x"], squares=True)
     >>> found.estimate.round(6), found.error.round(6), found.degrees
     (array([0.916667]), array([0.159571]), 3.0)
     """
     n = sums.rows
-    if n - sums.intercepts < _ROWS * sums.point.size:
+    count = len(names)
+    if squares and n - sums.intercepts < _ROWS * sums.point.size:
         if sums.meat is not None:
             raise ConfigurationError(
-                f"clustered or weighted intervals of {len(names)} columns from {n:.0f} rows; expected at least "
+                f"clustered or weighted intervals of {count} columns from {n:.0f} rows; expected at least "
                 f"{_ROWS} rows for each column, beside one for each site's intercept. Take fewer columns, chosen "
                 "without these rows"
             )
         return _nodewise(sums, names)
     inverse = invertible(sums.hessian, names)
     step = inverse @ sums.gradient
-    degrees = n - sums.parameters
-    squares = 2.0 * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step))
-    likelihood = -0.5 * n * (math.log(2.0 * math.pi * squares) + 1.0) if sums.mass is None else math.nan
-    noise = n * squares / degrees
+    noise, degrees, how = 1.0, math.inf, "unpenalised fit, inverse of the Hessian"
+    likelihood = -sums.total * sums.loss
+    factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
+    if squares:
+        degrees = n - sums.parameters
+        remaining = 2.0 * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step))
+        likelihood = -0.5 * n * (math.log(2.0 * math.pi * remaining) + 1.0) if sums.mass is None else math.nan
+        noise, how = n * remaining / degrees, "least squares"
+        factor = factor * (n - 1.0) / degrees
     covariance = noise * inverse / sums.total
-    found = Estimates(sums.point - step, covariance, degrees, "least squares", noise, inverse, likelihood)
-    factor = sums.clusters / max(sums.clusters - 1.0, 1.0) * (n - 1.0) / degrees
-    return _clustered(found, sums, factor, len(names))
-
-
-def _clustered(found: Estimates, sums: Sums, factor: float, count: int) -> Estimates:
-    """Return the estimates of the first parameters, with the covariance of clusters if there are any."""
-    covariance, degrees = found.covariance, found.degrees
-    if sums.meat is not None and found.inverse is not None:
-        covariance = factor * found.inverse @ sums.meat @ found.inverse / sums.total**2
+    if sums.meat is not None:
+        covariance = factor * inverse @ sums.meat @ inverse / sums.total**2
         degrees = min(degrees, sums.clusters - 1.0)
-    return found._replace(estimate=found.estimate[:count], covariance=covariance[:count, :count], degrees=degrees)
+    point = sums.point - step
+    return Estimates(point[:count], covariance[:count, :count], degrees, how, noise, inverse, likelihood)
 
 
 def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64], centre: Vector) -> tuple[Vector, Vector, Vector]:
@@ -624,8 +603,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
             sums = sums._replace(meat=each.T @ each, clusters=float(len(each)))
             parts = np.square(each @ inverse)
             freedom = parts.sum(axis=0) ** 2 / np.maximum((parts**2).sum(axis=0), np.finfo(np.float64).tiny)
-        of_times = isinstance(objective, CoxRegression)
-        found = of_squares(sums, names) if squares else of_likelihood(sums, names, of_times=of_times)
+        found = estimated(sums, names, squares=squares, of_times=isinstance(objective, CoxRegression))
     except ConfigurationError:
         # Such as an exact fit.
         return None
@@ -657,10 +635,8 @@ def _is_squares(objective: Objective) -> bool:
     return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
 
 
-@answers_to("trend")
-def trend(question: Question, objective: Objective) -> Answer:
+@answers_to("trend", of=CoxRegression)
+def trend(question: Question, objective: Any) -> Answer:
     """Return the trend of a Cox model's residuals over time (:func:`flwr_fco.objectives.survival.time_trend`)."""
-    if not isinstance(objective, CoxRegression):
-        raise ConfigurationError(f"{type(objective).__name__} has no times; a trend is of CoxRegression")
     found, squares = time_trend(objective, question.vectors["primal"])
     return Answer({"squares": squares, "events": float(objective.num_events)}, {"trend": found})

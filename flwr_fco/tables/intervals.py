@@ -221,15 +221,15 @@ class Inference:
         self.cluster: str | None = model.cluster
         #: Whether sites have intercepts of their own in the table.
         self.own = own = bool(model.fit_intercept and model.site_intercepts != "common")
-        self.squares = sites.squares(model._columns.centre)
-        self.centre = model._columns.means - model._columns.centre
+        self.squares = sites.squares()
+        self.centre = sites.mean - sites.origin
         # Before the fit: what cannot be is refused at once.
         self.asked.indices(names)
         levels = "stratum, whose own hazard" if self.kind is TIMES else "site, whose own level" * own
-        if (idle := np.flatnonzero(model._columns.within if levels else model._columns.idle)).size:
+        if (idle := np.flatnonzero(sites.within if levels else sites.idle)).size:
             why = f"constant {f'at each {levels} takes it up' if levels else 'at all sites together'}"
             common = ", or give site_intercepts='common' if it differs between sites" * own
-            shown = f"{', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}"
+            shown = first_of([names[j] for j in idle])
             raise ConfigurationError(f"there are no intervals: {shown}: {why}. Leave it out{common}")
         wanted = ("reported", "events", "others", "mean", "saturated")
         shapes = dict.fromkeys(("estimate", "error", "degrees"), (self.sites.size,))
@@ -466,10 +466,7 @@ class Inference:
     def _made(self, sums: Sums, trend: tuple[Vector, float] | None) -> Table:
         """Return the table of sums at the estimates, and of p of a change of hazard ratios over time."""
         names, kind, level = self.names, self.kind, self.asked.level
-        if kind is SQUARES:
-            found = estimates.of_squares(sums, names)
-        else:
-            found = estimates.of_likelihood(sums, names, of_times=kind is TIMES)
+        found = estimates.estimated(sums, names, squares=kind is SQUARES, of_times=kind is TIMES)
         # A loss of counts is what is missing to their likelihood by a parameter each.
         saturated = sum(own.weight * own.numbers["saturated"] for own in self.reported) * self.sites.total
         missing = math.nan if self.left_out and kind is COUNTS else 0.0

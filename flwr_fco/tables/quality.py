@@ -82,7 +82,7 @@ def _edges_of(numbers: Mapping[str, float]) -> Vector:
 # --- at a site: how good a model is -----------------------------------------------------------------------------------
 
 
-@answers_to("quality")
+@answers_to("quality", of=CoxRegression | Logistic)
 def quality(question: Question, objective: Objective) -> Answer:
     """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
     check_codebook(question, objective)
@@ -103,7 +103,7 @@ def quality(question: Question, objective: Objective) -> Answer:
     return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
 
 
-@answers_to("calibration")
+@answers_to("calibration", of=CoxRegression | Logistic)
 def calibration(question: Question, objective: Objective) -> Answer:
     """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
     own = judged(objective)
@@ -125,11 +125,8 @@ def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
     return np.searchsorted(edges, own.scores(question.vectors["primal"])) // merged, len(edges) // merged + 1
 
 
-def judged(objective: Objective) -> Any:
-    """Return the loss that says how good a model is, without weights; an error of other losses."""
-    if not isinstance(objective, CoxRegression | Logistic):
-        prefix = f"the server asks how good a model of {type(objective).__name__} is"
-        raise ConfigurationError(f"{prefix}; only CoxRegression and Logistic, of two classes, can say it")
+def judged(objective: Any) -> Any:
+    """Return the loss that says how good a model is, without weights."""
     # A centre that a fit has left is not the model's; by centres, the rows would be divided into other bins.
     objective.shift(np.zeros(objective.features.shape[1]))
     # Weights are the fit's: probabilities are judged by what happened.
@@ -143,7 +140,7 @@ def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, I
     return _edges_of(question.numbers).tobytes() + question.vectors["primal"].tobytes(), parts
 
 
-@answers_to("bins", division=division_of_bins)
+@answers_to("bins", division=division_of_bins, of=CoxRegression | Logistic)
 def bins(question: Question, objective: Objective) -> Answer:
     """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
     own = judged(objective)
@@ -318,8 +315,6 @@ def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
 
 def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64]]:
     """Return the times asked for, and the group of each row."""
-    if not isinstance(objective, CoxRegression):
-        raise ConfigurationError(f"the server asks for survival curves of {type(objective).__name__}, without times")
     check_codebook(question, objective)
     numbers = question.numbers
     times = _edges_of(numbers)
@@ -347,7 +342,7 @@ def division_of_curves(question: Question, objective: Objective) -> tuple[bytes,
     return repr(sorted(question.numbers.items())).encode(), parts
 
 
-@answers_to("curves", division=division_of_curves)
+@answers_to("curves", division=division_of_curves, of=CoxRegression)
 def curves(question: Question, objective: Any) -> Answer:
     """Return rows at risk and events of each group between the times; and the log-rank test's sums of the second."""
     times, group = _asked(question, objective)

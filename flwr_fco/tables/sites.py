@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -67,14 +67,13 @@ def check_codebook(question: Question, objective: Objective) -> None:
         raise PublicError(f"this site has {OTHER_CODEBOOK}")
 
 
-@answers_to("first")
-def first(question: Question, objective: Objective) -> Answer:
+@answers_to("first", of=Linear)
+def first(question: Question, objective: Any) -> Answer:
     """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
 
     The loss is counted from the least that it can be, as that of weighted survival times may be below 0. ``weighted``
     is 1 if the weights are unequal. ``within`` are the variances of columns that vary in a stratum of survival times.
     """
-    assert isinstance(objective, Linear)
     check_codebook(question, objective)
     has = objective.clusters is not None
     if question.numbers.get("clustered", has) != has:
@@ -103,10 +102,9 @@ def varied(objective: Objective, means: Vector, variances: Vector) -> Vector:
     return np.where(_constant(np.sqrt(np.abs(sum(parts)) / codes.size), means), 0.0, variances)
 
 
-@answers_to("centred")
-def centred(question: Question, objective: Objective) -> Answer:
+@answers_to("centred", of=Linear)
+def centred(question: Question, objective: Any) -> Answer:
     """Take the first numbers of ``primal`` as the centre of columns and targets, until the next fit."""
-    assert isinstance(objective, Linear)
     centre = question.vectors["primal"][: objective.features.shape[1] + 1]
     if not centre.any() and CENTRE not in objective.state:
         raise PublicError("this site has lost its columns' centre, as when its SuperNode is restarted: fit again")
@@ -254,8 +252,13 @@ class Sites:
         Whether rows have weights other than 1.
     size, rounds : int
         Of the model, with its intercept; and how many messages each of them has had.
-    means, variances, within : ndarray of float64, shape (number of sites, d)
-        Of the columns; the last is 0 of those that are constant in each stratum.
+    means, variances : ndarray of float64, shape (number of sites, d)
+        Of the columns.
+    mean, deviations, origin : ndarray of float64, shape (d,)
+        Of the columns at all sites, and the centres of those that are far from 0.
+    within, idle : ndarray of bool, shape (d,)
+        Which columns are constant at each site, or in each stratum, and say nothing beside its own level; and which say
+        nothing in this model.
     """
 
     def __init__(self, model: Any, grid: Any, tables: Tables, here: Sequence[str]) -> None:
@@ -284,7 +287,7 @@ class Sites:
             self.names = [model._site_of(answer.partition) for answer in answers]
             # The fit is of these and of nobody who comes later.
             self.grid = SomeNodes(grid, answers)
-        self.means, self.variances, self.within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
+        self.means, self.variances, within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
         with np.errstate(over="ignore"):  # of a mean that a site makes up
             share = self.means % 1.0
             binary = np.isclose(self.variances, share * (1.0 - share), atol=_ROUNDING).all(axis=1)
@@ -295,6 +298,19 @@ class Sites:
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
         self.answers = [own._replace(weight=own.numbers["mass"] / self.total) for own in answers]
+        shares = np.array([[own.weight] for own in self.answers])
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.mean = (shares * self.means).sum(axis=0)
+            self.deviations = np.sqrt((shares * (self.variances + np.square(self.means - self.mean))).sum(axis=0))
+        self.within = np.all(_constant(np.sqrt(np.abs(within)), self.means), axis=0)
+        self.idle = self.within if model._own_levels else _constant(self.deviations, self.mean)
+        # Sparse rows would be dense about another centre.
+        dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
+        far = (np.abs(self.mean) > _FAR * self.deviations) & np.isfinite(self.deviations) & dense
+        if not (model.fit_intercept or model._own_levels):
+            # A constant column is the intercept then, and columns about a centre are another model's.
+            self.within, self.idle, far = (own & (self.mean == 0.0) for own in (self.within, self.idle, far))
+        self.origin = np.where(far, self.mean, 0.0)
 
     def strategy(self, **options: Any) -> FedNewton:
         """Return a strategy with these options."""
@@ -342,42 +358,31 @@ class Sites:
         mean = -float(self.slopes[-1])
         return mean if mean * mean > _FAR**2 * abs(2.0 * self.at_zero - mean * mean) else 0.0
 
-    def moments(self) -> tuple[Vector, Vector]:
-        """Return mean and standard deviation of the features of all clients."""
-        shares = np.array([[own.weight] for own in self.answers])
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = (shares * self.means).sum(axis=0)
-            variance = (shares * (self.variances + np.square(self.means - mean))).sum(axis=0)
-            return np.asarray(mean), np.asarray(np.sqrt(variance))
-
     def scales(self) -> Vector:
         """Return the standard deviations of the features of all clients.
 
         Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``. A mean or a
         variance that overflows leaves no deviation, which is not one of 1.
         """
-        mean, deviations = self.moments()
-        return np.asarray(np.where(_constant(deviations, mean), 1.0, deviations))
+        return np.asarray(np.where(_constant(self.deviations, self.mean), 1.0, self.deviations))
 
-    def squares(self, centre: Vector) -> dict[int | None, Vector]:
-        """Return at least the mean squares of each partition's columns about a centre."""
+    def squares(self) -> dict[int | None, Vector]:
+        """Return at least the mean squares of each partition's columns about the origin."""
         with np.errstate(over="ignore"):  # of a mean that a site makes up
             # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-            found = self.variances + np.square(np.abs(self.means - centre) + _ROUNDING * np.abs(self.means))
+            found = self.variances + np.square(np.abs(self.means - self.origin) + _ROUNDING * np.abs(self.means))
         return {own.partition: squares for own, squares in zip(self.answers, found, strict=True)}
 
-    def columns(self, *, levels: bool, own: bool) -> Columns:
-        """Return how the columns are; whether the model has a level, or clients their own, which take up constants."""
-        mean, deviations = self.moments()
-        within = np.all(_constant(np.sqrt(np.abs(self.within)), self.means), axis=0)
-        idle = within if own else _constant(deviations, mean)
-        if not (levels or own):
-            # A constant column is the intercept then, and columns about a centre are another model's.
-            return Columns(idle & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
-        # Sparse rows would be dense about another centre.
-        dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
-        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
-        return Columns(idle, within, mean, np.where(far, mean, 0.0))
+    def settle(self, arrays: ArrayRecord, centre: Vector) -> None:
+        """Make the coefficients of columns that say nothing 0, and the intercepts those of columns about 0."""
+        coefficients = arrays["coefficients"].numpy().copy()
+        each = coefficients.reshape(self.mean.size, -1)
+        # What a column that says nothing adds is a part of the intercept.
+        moved = (centre[:-1] - np.where(self.idle, self.mean, 0.0)) @ each
+        each[self.idle] = 0.0
+        arrays["coefficients"] = Array(coefficients)
+        if "intercept" in arrays:
+            arrays["intercept"] = Array(arrays["intercept"].numpy() + centre[-1] - moved)
 
     def check_scales(self, columns: Sequence[Any]) -> None:
         """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
@@ -408,28 +413,3 @@ class Sites:
 def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
     """Which columns are constant up to rounding."""
     return np.asarray(np.isfinite(deviations) & (deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(means)))
-
-
-class Columns(NamedTuple):
-    """How the columns of a fit are: saying nothing; constant at each client; means; centres of those far from 0.
-
-    What is constant at each client, or in each stratum, says nothing beside its own level; `level` is the mean of
-    targets that are far from 0.
-    """
-
-    idle: NDArray[np.bool_]
-    within: NDArray[np.bool_]
-    means: Vector
-    centre: Vector
-    level: float = 0.0
-
-    def settle(self, arrays: ArrayRecord) -> None:
-        """Make the coefficients of columns that say nothing 0, and the intercepts those of columns about 0."""
-        coefficients = arrays["coefficients"].numpy().copy()
-        each = coefficients.reshape(self.means.size, -1)
-        # What a column that says nothing adds is a part of the intercept.
-        moved = (self.centre - np.where(self.idle, self.means, 0.0)) @ each
-        each[self.idle] = 0.0
-        arrays["coefficients"] = Array(coefficients)
-        if "intercept" in arrays:
-            arrays["intercept"] = Array(arrays["intercept"].numpy() + self.level - moved)

@@ -20,7 +20,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import CoxRegression, LeastSquares
 from flwr_fco.tables import Intervals
-from flwr_fco.tables.estimates import Sums, between, of_squares
+from flwr_fco.tables.estimates import Sums, between, estimated
 
 NAMES = ["age", "dose", "sex"]
 BOTH = pytest.mark.parametrize("kind", ["lasso", "logistic"])
@@ -318,7 +318,7 @@ def sums_at(objective, w=None):
 
 
 def of_rows(X, y, w=None):
-    return of_squares(sums_at(LeastSquares(X, y, scale=0.5), w), [f"x{j}" for j in range(X.shape[1])])
+    return estimated(sums_at(LeastSquares(X, y, scale=0.5), w), [f"x{j}" for j in range(X.shape[1])], squares=True)
 
 
 def test_more_columns_than_rows_whatever_their_units_and_location():
