@@ -43,7 +43,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import CLASSES, COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, asked_of, check_count, connected
+from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, asked_of, called, check_count, connected
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -517,13 +517,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _sites_of(self, grid: Any, clients: Sequence[reading.Client], features: Any) -> Sites:
         """Return the sites of a fit, and what they say first; those of a grid say before what their tables are."""
+        self._sites = [own.site for own in clients] or list(getattr(self.codebook, "sites", ()))
         # Of rows that are here the columns have been compared.
         tables = Tables(settled=True) if clients else self._columns_over(grid, features)
-        self._sites = [own.site for own in clients] or list(getattr(self.codebook, "sites", ()))
         names = getattr(self, "feature_names_in_", ())
         factors = self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
         self._factors = reading.factors_of(factors, names, self.n_features_in_)
-        sites = Sites(self, grid, tables, [own.name for own in clients])
+        sites = Sites(self, grid, tables, len(clients))
         if clients:
             return sites
         if self.standardize:
@@ -531,10 +531,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._on_trust, self._dealt = not tables.all_named, False
         self._check_sites({site: int(own.examples) for site, own in zip(sites.names, sites.answers, strict=True)})
         return sites
-
-    def _site_of(self, partition: Any) -> str:
-        """Return the name of a site."""
-        return f"partition {partition}" if self.codebook is None else self.codebook.name_of(partition)
 
     @property
     def _digest(self) -> float:
@@ -568,8 +564,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if book is None or not describes:
             nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
             failed = tables.ask(grid, nodes, self._timeout, scales=not describes)
-            called = [at if at.partition_id is None else self._site_of(at.site) for at in failed]
-            why = [f"{site}: {text}" for site, text in zip(called, failed.values(), strict=True)]
+            sites = [at if at.partition_id is None else called(at.site, book.sites if book else ()) for at in failed]
+            why = [f"{site}: {text}" for site, text in zip(sites, failed.values(), strict=True)]
             check_count(len(nodes) - len(failed), self.num_clients, why)
             if features is None and tables.columns is None:
                 prefix = "no site names its columns, as arrays do not"
@@ -703,8 +699,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 self.covariance_ = self._table.found.covariance
                 self.log_likelihood_ = self._table.found.log_likelihood
         except SeparableError as error:
-            called = [*names, "the intercept"]
-            columns = listed(list(dict.fromkeys(called[place // outputs] for place in error.indices)))
+            places = [*names, "the intercept"]
+            columns = listed(list(dict.fromkeys(places[place // outputs] for place in error.indices)))
             # Of a cross-validation perhaps without a fold only.
             fold, _, _ = f"{error}".partition("the outcome")
             raise ConfigurationError(

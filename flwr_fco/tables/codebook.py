@@ -297,11 +297,6 @@ class Codebook(Choice):
         """A number by which sites compare their codebooks."""
         return float(int.from_bytes(blake2b(self.to_toml().encode(), digest_size=6).digest(), "big"))
 
-    def name_of(self, partition: Any) -> str:
-        """Return the name of a site; ``partition 3`` for one without."""
-        known = isinstance(partition, int) and 0 <= partition < len(self.sites)
-        return self.sites[partition] if known else f"partition {partition}"
-
     def by_feature(self, given: Any) -> Any:
         """Return a mapping of names, or a Series, with those of the model's columns instead of a column's own."""
         if self.formula or not hasattr(given, "items"):

@@ -736,8 +736,8 @@ class FederatedCoxRegression(Federated):
             Before `fit`.
         """
         check_is_fitted(self)
-        with asked_of(self, X, y, groups) as (run, _):
-            return curves_of(run, self, np.unique(_asked(times)), by)
+        with asked_of(self, X, y, groups) as (run, sites):
+            return curves_of(run, sites, self, np.unique(_asked(times)), by)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:

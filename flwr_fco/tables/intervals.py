@@ -23,7 +23,7 @@ from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.tables import estimates
 from flwr_fco.tables.estimates import Estimates, Sums, invertible, minimum
-from flwr_fco.tables.sites import Sites, site_of
+from flwr_fco.tables.sites import Sites, called
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
@@ -216,8 +216,6 @@ class Inference:
         self.kind: Kind = model._kind
         self.names: Sequence[str] = (names := model._names(model.n_features_in_))
         self.sites = sites
-        #: Names of the sites by partition, of which there may be none.
-        self.called: Sequence[Any] = model._sites
         self.cluster: str | None = model.cluster
         #: Whether sites have intercepts of their own in the table.
         self.own = own = bool(model.fit_intercept and model.site_intercepts != "common")
@@ -243,7 +241,7 @@ class Inference:
             self._check_events()
 
     def _named(self, answer: Answer) -> str:
-        return site_of(answer, self.called)
+        return called(answer.partition, self.sites.called)
 
     def _column(self, j: int) -> str:
         return self.names[j] if j < len(self.names) else "the intercept"

@@ -53,7 +53,7 @@ from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES
 from flwr_fco.tables.reports import Reported, aligned_columns
-from flwr_fco.tables.sites import check_codebook, reasons_of, site_of
+from flwr_fco.tables.sites import called, check_codebook, reasons_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8
@@ -229,8 +229,8 @@ def quality_of(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
         else:
             withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
     of_sites: list[dict[str, Any]] = [
-        {"site": site_of(own, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
-        | {name: number for name, number in _overall(model, [own]).items() if name != "pairs"}
+        {"site": called(own.partition, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
+        | _overall(model, [own])
         for own in answers
     ]
     many = f"{len(answers)} site{'s' * (len(answers) > 1)}"
@@ -390,13 +390,15 @@ def _check_curves(answer: Answer) -> None:
         raise ProtocolError("it says more events than rows at risk, or more of these, or in its test, than it has rows")
 
 
-def curves_of(run: Run, model: Any, ends: Vector, by: str | None) -> Curves:
+def curves_of(run: Run, sites: Sequence[Any], model: Any, ends: Vector, by: str | None) -> Curves:
     """Ask all sites of a run about their survival, and return the curves of all rows.
 
     Parameters
     ----------
     run : Run
         A run of the sites.
+    sites : sequence
+        Their names by partition, if they have any.
     model : estimator
         Whose columns they have.
     ends : ndarray
@@ -411,8 +413,8 @@ def curves_of(run: Run, model: Any, ends: Vector, by: str | None) -> Curves:
     shapes = dict.fromkeys(("risk", "events"), (2 * ends.size,)) | {"test": (3,)}
     request = Request("curves", numbers, ("reported",), shapes, check=_check_curves)
     answers = questions.ask(run, request, np.zeros(run.problem.layout.size))
-    why = [f"partition {own.partition} keeps its sums" for own in answers if not own.numbers["reported"]]
-    if why := [*why, *reasons_of(run)]:
+    why = [f"{called(own.partition, sites)} keeps its sums" for own in answers if not own.numbers["reported"]]
+    if why := [*why, *reasons_of(run, sites)]:
         advice = "Ask for times between which sites have as many rows as owners allow, and no others in the same run"
         raise ConfigurationError(f"the sites' survival is not known: {'; '.join(why)}. {advice}")
     risk, events = (np.sum([own.vectors[name].reshape(2, -1) for own in answers], 0) for name in ("risk", "events"))

@@ -181,26 +181,16 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
     return strategy
 
 
-def reasons_of(run: Run, sites: Sequence[Any] = ()) -> list[str]:
-    """Return who has not answered, by the names of `sites` if there are any, and why."""
-    names: dict[int | None, str] = {place: f"site {site}" for place, site in enumerate(sites)}
-    # A node that hangs has not said its partition.
-    names |= {own: f"partition {own}" for row in run.left_out if (own := row.partition_id) not in {None, *names}}
-    return [f"{names.get(row.partition_id, f'node {row.node_id}')}: {row.reason}" for row in run.left_out]
-
-
-def site_of(answer: Answer, sites: Sequence[Any]) -> str:
-    """Return the name of the site that has answered.
-
-    Parameters
-    ----------
-    answer : Answer
-        What it says.
-    sites : sequence
-        Names of the sites by partition, of which there may be none.
-    """
-    place: Any = answer.partition
+def called(place: Any, sites: Sequence[Any]) -> str:
+    """Return what texts call the site of a partition, by its name among `sites` if it has one there."""
     return f"site {sites[place] if place < len(sites) else place}"
+
+
+def reasons_of(run: Run, sites: Sequence[Any]) -> list[str]:
+    """Return who has not answered, and why."""
+    # A node that hangs has not said its partition.
+    names = [f"node {row.node_id}" if (own := row.partition_id) is None else called(own, sites) for row in run.left_out]
+    return [f"{name}: {row.reason}" for name, row in zip(names, run.left_out, strict=True)]
 
 
 def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
@@ -210,16 +200,16 @@ def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
         raise ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
 
-def check_masses(answers: Sequence[Answer]) -> None:
+def check_masses(answers: Sequence[Answer], sites: Sequence[Any]) -> None:
     """Refuse rows that weigh nothing, or ten times the median: these would decide alone."""
     means = [answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers]
     usual = sorted(means)[(len(means) - 1) // 2]
     for answer, mean in zip(answers, means, strict=True):
         if not 0.0 < mean <= _HEAVIEST * usual:
             raise ConfigurationError(
-                f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' median "
-                f"is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all sites weights "
-                "on one scale"
+                f"{called(answer.partition, sites)} says that its rows weigh {mean:.3g} in the mean, and the sites' "
+                f"median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all sites "
+                "weights on one scale"
             )
 
 
@@ -237,8 +227,8 @@ class Sites:
         Connects them.
     tables : Tables
         What they have said of their tables.
-    here : sequence of str
-        What errors call those whose rows are in this process; none over a grid.
+    here : int
+        How many have their rows in this process; 0 over a grid.
 
     Attributes
     ----------
@@ -261,13 +251,13 @@ class Sites:
         nothing in this model.
     """
 
-    def __init__(self, model: Any, grid: Any, tables: Tables, here: Sequence[str]) -> None:
+    def __init__(self, model: Any, grid: Any, tables: Tables, here: int) -> None:
         self.grid = grid
         self.start: ArrayRecord = model._start()
         self.timeout: float = model._timeout
         self.tables = tables
-        self.names = here
-        least = len(here) or model.num_clients
+        self.called: Sequence[Any] = model._sites
+        least = here or model.num_clients
         run = prepared(asking(least, tables), grid, self.start, self.timeout)
         self.size = run.problem.layout.size
         shapes = {"gradient": (self.size,), **dict.fromkeys(_COLUMNS, (model.n_features_in_,))}
@@ -277,16 +267,16 @@ class Sites:
             numbers["clustered"] = float(model.cluster is not None)
         answers = ask(run, Request("first", numbers, _NUMBERS, shapes), np.zeros(self.size))
         self.rounds = 1
-        check_count(len(answers), least, reasons_of(run))
+        check_count(len(answers), least, reasons_of(run, self.called))
         if not here:
             if model.without_ is not None:
                 # A codebook names the sites by partition.
                 without = model._sites.index(model.without_) if model.without_ in model._sites else model.without_
                 answers.pop(place_of(without, [answer.partition for answer in answers]))
-            check_masses(answers)
-            self.names = [model._site_of(answer.partition) for answer in answers]
+            check_masses(answers, self.called)
             # The fit is of these and of nobody who comes later.
             self.grid = SomeNodes(grid, answers)
+        self.names = [called(own.partition, self.called) for own in answers]
         self.means, self.variances, within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
         with np.errstate(over="ignore"):  # of a mean that a site makes up
             share = self.means % 1.0
@@ -324,7 +314,7 @@ class Sites:
         run = prepared(self.strategy(), self.grid, self.start, self.timeout)
         answers = ask(run, request, np.append(point, np.zeros(self.size))[: self.size])
         self.rounds += 1
-        self.silent = reasons_of(run)
+        self.silent = reasons_of(run, self.called)
         return answers
 
     def centre(self, centre: Vector) -> None:

@@ -517,7 +517,7 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
         assert_allclose(*(np.append(own.coef_, own.intercept_) for own in (ours, theirs)), atol=1e-6)
         assert "165 rows, weighted, of 3 sites" in ours.summary()
     weights[1] = weights[1] * 30.0
-    message = r"partition 1 says that its rows weigh .*at most 10 times as much"
+    message = r"site 1 says that its rows weigh .*at most 10 times as much"
     refused(message, over_a_grid, parts, labels, weights)
     nobody = altering(1, "mass", lambda vectors, numbers: numbers.update({"num-examples": 0}))
     refused(message, over_a_grid, parts, labels, grid=nobody)
@@ -665,7 +665,7 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
     sites = np.repeat([f"\x1b{m}" for m in range(8)], sizes)
     y = np.concatenate([targets[0], *(np.full(12, "no") for _ in range(7))])
     model = FederatedLogisticRegression(site_intercepts="local")
-    message = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which say nothing"
+    message = r"^site \\x1b1, (site \\x1b.(, | )){4}and 2 more: all rows of one class, which say nothing"
     with pytest.warns(UserWarning, match=message):
         model.fit(np.vstack(features), y, groups=sites)
     assert_allclose(model.coef_, clone(model).fit(features[:1], targets[:1]).coef_, atol=1e-7)
@@ -690,7 +690,7 @@ def test_columns_far_from_0_have_the_digits_of_scikit_learn(offset, standardize)
     assert_array_equal(there.coef_, model.coef_)
     assert_allclose(model.predict(moved), plain.fit(ROWS, SCORES).predict(ROWS), atol=1e-6)
     restarted = {"grid": partial(FaultyGrid, faults={"restart": 1.0}, partitions=[1]), "features": 3}
-    refused("partition 1: .*lost its columns' centre", fit_over_a_grid, plain, sites, **restarted)
+    refused("site 1: .*lost its columns' centre", fit_over_a_grid, plain, sites, **restarted)
 
 
 @pytest.mark.parametrize(("ask", "options"), [*product(["fit", "describe"], [{"features": 3}]), ("quality", {})])
@@ -785,11 +785,11 @@ def with_an_answer(name="means", change=lambda vectors, numbers: None):
 @pytest.mark.parametrize("name", ["means", "variances"])
 def test_a_site_that_makes_a_deviation_up_is_named(name):
     """It would take all features out of the model, and no other number would show it."""
-    with pytest.warns(UserWarning, match=r"deviation of x0 over all sites is .*: partition 0 says .* check the unit"):
+    with pytest.warns(UserWarning, match=r"deviation of x0 over all sites is .*: site 0 says .* check the unit"):
         with_an_answer(name, lambda own, _: own.update({name: (own[name] + 1.0) * 1e6}))
     with warnings.catch_warnings(action="error"):
         with_an_answer()
-        message = r"is (inf|nan), .*: partition 0 says a mean of 1e\+300"
+        message = r"is (inf|nan), .*: site 0 says a mean of 1e\+300"
         refused(message, with_an_answer, "means", lambda own, _: own["means"].fill(1e300))
     refused("says a variance of -", with_an_answer, "variances", lambda own, _: own["variances"].fill(-1.0))
 

@@ -210,7 +210,7 @@ def test_rows_of_a_site_of_one_class_are_no_events_beside_its_intercept():
         y[:] = np.arange(y.size) % 5 == 0
         y[60:] = 0.0
     message = r"intervals of 3 columns and 2 intercepts from 24 events .* 5 a column"
-    with pytest.warns(UserWarning, match="part 0, part 1: all rows of one class"):
+    with pytest.warns(UserWarning, match="site 0, site 1: all rows of one class"):
         refused(message, here, "logistic", parts, targets, site_intercepts="local")
     refused(message, here, "logistic", parts, targets)
     here("logistic", parts, targets, site_intercepts="common")

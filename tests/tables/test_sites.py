@@ -104,8 +104,8 @@ def test_a_site_without_a_column_is_named(raise_errors):
     lacking = TABLES[2].drop(columns="crp")
     refused(r"partition 2\) lacks 'crp', compared with the ServerApp", over_a_grid, with_site(2, lacking), **given)
     given |= {"app": {"features": NAMES}, "kind": ClientError if raise_errors else ConfigurationError}
-    refused(r"partition 2.*lack the columns \['crp'\] of features=", over_a_grid, with_site(2, lacking), **given)
-    message = r"partition 2.*have 3 columns without names, and features= has 4"
+    refused(r"(partition|site) 2.*lack the columns \['crp'\] of features=", over_a_grid, with_site(2, lacking), **given)
+    message = r"(partition|site) 2.*have 3 columns without names, and features= has 4"
     refused(message, over_a_grid, with_site(2, lacking.to_numpy()), **given)
 
 
@@ -293,10 +293,10 @@ def test_nodes_without_a_partition_id_are_as_many_sites():
 
 
 def test_two_sites_with_the_same_rows_are_named():
-    with np.errstate(over="raise"), pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
+    with np.errstate(over="raise"), pytest.warns(UserWarning, match="site 2 has the same rows as site 0"):
         over_a_grid([SITES[0], (TABLES[1], TARGETS[1].astype("float32")), SITES[0]])
     X, y = ({site: own[m] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for own in (TABLES, TARGETS))
-    with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
+    with pytest.warns(UserWarning, match="site Bodo has the same rows as site Oslo"):
         lasso().fit(X, y)
     # Small tables of two numbers are the same by chance, and a large one has rows that are there twice.
     rows = {"Oslo": np.arange(16), "Bergen": np.arange(16), "Bodo": np.arange(400)}
@@ -353,7 +353,7 @@ def test_what_is_not_a_matter_of_units_is_not_warned_of():
 def test_a_site_of_few_rows_says_nothing_of_its_columns():
     few = TABLES[1][BACK][:15], TARGETS[1][:15]
     disclosure = Disclosure(min_rows=20)
-    refused(r"2 of num_clients=3 .*partition 1: .*min_rows=20", over_a_grid, with_site(1, *few), disclosure=disclosure)
+    refused(r"2 of num_clients=3 .*site 1: .*min_rows=20", over_a_grid, with_site(1, *few), disclosure=disclosure)
     asked = {NAMES_ONLY: "the names of its columns and classes", TABLE: "the names and scales of its col"}
     with grid_of(lasso(), [few], disclosure=disclosure) as grid:
         for kind, words in asked.items():
@@ -368,7 +368,7 @@ def test_a_fit_that_no_site_can_load_says_why(features):
     def load(m):
         raise FileNotFoundError(f"rows-{m}.csv\nis missing")
 
-    whys = "; ".join(f"partition {m}: error 2: FileNotFoundError: rows-{m}.csv" for m in range(3))
+    whys = "; ".join(f"site {m}: error 2: FileNotFoundError: rows-{m}.csv" for m in range(3))
     text = refused("", over_a_grid, load, features=features)
     assert text == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
     arrays = TABLES[0].to_numpy(), TARGETS[0]
@@ -387,7 +387,7 @@ def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype, what)
     for act in (fit_here(SITES).predict, lambda X: lasso().fit(X, TARGETS[1])):
         refused(r"^entries are missing .*: X\['crp'\] in 40 of", act, TABLES[1].assign(crp=np.nan))
     # The server does not learn in how many, nor does a limit of the site's owner hide the column.
-    message = rf"partition 1: error 2: PublicError: {where}\. Leave"
+    message = rf"site 1: error 2: PublicError: {where}\. Leave"
     for disclosure in (None, Disclosure(min_rows=5)):
         refused(message, over_a_grid, data, disclosure=disclosure)
     refused("several columns of the name 'age'", over_a_grid, with_site(1, pd.concat([TABLES[1]] * 2, axis=1)))
@@ -401,7 +401,7 @@ def test_texts_are_named_with_site_and_column_and_not_shown():
     texts = [refused(f"2 of num_clients=3 sites have answered.*{message}", over_a_grid, data)]
     data = with_site(1, targets=pd.Series(["secret"] * 40))
     refused("site 1: y holds texts; expected numbers", lasso().fit, *by_name(data))
-    texts.append(refused(r"partition 1: .*y holds texts", over_a_grid, data))
+    texts.append(refused(r"site 1: .*y holds texts", over_a_grid, data))
     assert not any("secret" in text for text in texts)
 
 

@@ -223,13 +223,13 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
 def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
     model = FederatedCoxRegression(0.1).fit(TABLES, TARGETS)
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
-        why = "not known: partition 0 keeps its sums.* no others in the same run"
+        why = "not known: site 0 keeps its sums.* no others in the same run"
         refused(why, model.curves, grid, times=range(100), by="sex")
         assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
         refused(why, model.curves, grid, times=[9.0])
     lying = altering(2, "test", lambda vectors, numbers: vectors["test"].__imul__(1e9))
     with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), grid=lying) as grid:
-        refused("partition 2: it says .* in its test", model.curves, grid, times=[5.0], by="sex")
+        refused("site 2: it says .* in its test", model.curves, grid, times=[5.0], by="sex")
     # Up to 3, 22 rows have ended, and 13 enter then or later.
     _, parts = find_answer("curves").division(Question("curves", cox(0).layout, {}, {"edge-0": 3.0}), cox(0))
     assert min(part.size for part in parts) == 13
@@ -446,13 +446,13 @@ def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name():
         ({"mean": 1e300}, "mean square"),
     ):
         quality = over(model, TIMES, grid=altering(2, "brier", lambda vectors, numbers, lie=lie: numbers.update(lie)))
-        assert re.search(r"Left out: (site 2: .*|partition 2: .*)" + re.escape(why), quality)
+        assert re.search(r"Left out: (site 2: .*)" + re.escape(why), quality)
         assert quality.overall["concordance"] == honest.overall["concordance"]
         assert quality.overall["slope"] == pytest.approx(honest.overall["slope"])
     for name, factor in (("rows", 2.0), ("observed", -1.0), ("hessian", -1.0), ("hessian", 1e6)):
         lying = altering(2, name, lambda own, _, name=name, factor=factor: own[name].__imul__(factor))
         if name == "hessian":
-            refused("ask again. The others: partition 2: its (Hessian|calib)", over, model, TIMES, grid=lying)
+            refused("ask again. The others: site 2: its (Hessian|calib)", over, model, TIMES, grid=lying)
         else:
             assert over(model, TIMES, grid=lying).bins == []
     more = altering(2, "expected", lambda _, numbers: numbers.update({"num-examples": 10**6}))
