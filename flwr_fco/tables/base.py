@@ -23,7 +23,7 @@ from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import quiet
 from flwr_fco.core.schema import Names, Scales, is_missing, listed, names_of
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.design import as_rows, refuse_text, scales_of
@@ -61,6 +61,7 @@ _LARGEST_BLOCK = 2048
 class Federated(BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
+    l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     fit_intercept: bool = field(default=True, kw_only=True)
     num_clients: int = field(default=4, kw_only=True, metadata=AT_LEAST_ONE)
     max_rounds: int = field(default=5000, kw_only=True, metadata=AT_LEAST_ONE)
@@ -699,8 +700,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 self.covariance_ = self._table.found.covariance
                 self.log_likelihood_ = self._table.found.log_likelihood
         except SeparableError as error:
-            places = [*names, "the intercept"]
-            columns = listed(list(dict.fromkeys(places[place // outputs] for place in error.indices)))
+            every = [*names, "the intercept"]
+            columns = listed(list(dict.fromkeys(every[place // outputs] for place in error.indices)))
             # Of a cross-validation perhaps without a fold only.
             fold, _, _ = f"{error}".partition("the outcome")
             raise ConfigurationError(

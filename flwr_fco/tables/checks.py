@@ -36,11 +36,8 @@ _REPEATED = 0.25
 _FEW = 3.0
 #: What a site says of each column.
 SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
-#: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`;
-#: and as `wild` for the quartiles and itself, or for mean and deviation of a column with a wild number.
-WITHHELD = -1.0
-NO_QUARTILES = -2.0
-ALONE = 2.0
+#: What stands for a number that a site withholds: none of a table, of which no mean would be finite.
+WITHHELD = float(np.finfo(np.float64).min)
 
 
 class Finding(NamedTuple):
@@ -134,10 +131,7 @@ class Cells:
         outcomes = 2 if self.times.any() else 1
         used = np.array([own.examples for own in each])
         self.rows = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
-        self.said = said.reshape(len(each), len(columns), len(SAID))
-        for reason, hidden in ((WITHHELD, slice(1, None)), (NO_QUARTILES, slice(3, None)), (ALONE, slice(1, 3))):
-            self.said[self.said[..., -1] == reason, hidden] = np.nan
-        self.said[self.said[..., 0] == WITHHELD, 0] = np.nan
+        self.said = np.where(said == WITHHELD, np.nan, said).reshape(len(each), len(columns), len(SAID))
         self.counts = np.where(counts == WITHHELD, np.nan, counts)[:, 1:]
         self.mean = self.said[..., 1]
         self.deviation = self.said[..., 2]

@@ -23,10 +23,10 @@ from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
-from flwr_fco.tables.checks import ALONE, NO_QUARTILES, SAID, WITHHELD, Cells, Finding, TableColumn, findings
+from flwr_fco.tables.checks import SAID, WITHHELD, Cells, Finding, TableColumn, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
-from flwr_fco.tables.sites import OTHER_CODEBOOK, TURN, asking
+from flwr_fco.tables.sites import TURN, asking, check_codebook
 
 #: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
 _MOST_COLUMNS = 300
@@ -97,6 +97,7 @@ def description(question: Question, objective: Any) -> Answer:
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
+    check_codebook(question, objective)
     limits = facts.disclosure
     # Not about the centre of a fit that has not ended.
     objective.shift(np.zeros(objective.features.shape[1]))
@@ -126,8 +127,7 @@ def description(question: Question, objective: Any) -> Answer:
         # By all of its digits a correlation is a count; that of few rows of one kind and outcome is so by two of them.
         outcome, widest = np.trunc(100.0 * outcome) / 100.0, float(math.ceil(widest))
         outcome *= not any(_is_rare(own, few) or _outweighed(own) for own, few in zip(ends, least[count:], strict=True))
-    numbers = {"rows": float(size), "codebook": objective.digest, "widest": widest}
-    numbers["repeated"] = repeated(np.column_stack([rows, *ends]), most)
+    numbers = {"rows": float(size), "widest": widest, "repeated": repeated(np.column_stack([rows, *ends]), most)}
     return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
 
 
@@ -199,8 +199,9 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
     parts = np.bincount(known.astype(np.int64), minlength=len(column.levels)) if column.levels else known.size
     counts = np.append(parts, np.isnan(values).sum())
     hidden = withheld(counts, least)
+    said = np.full(len(SAID), WITHHELD)
     # An infinite one stands for few that it lacks, which are in no count.
-    said = np.array([WITHHELD if hidden[-1] or np.isinf(values).any() else known.size, *np.zeros(5), WITHHELD])
+    said[0] = WITHHELD if hidden[-1] or np.isinf(values).any() else known.size
     if column.levels:
         return said, np.where(hidden, WITHHELD, counts)[:-1].astype(np.float64)
     if known.size >= max(1, least) and not _is_rare(known, least):
@@ -210,11 +211,11 @@ def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Ve
         second, first = np.append(0.0, np.sort(np.abs(known - middle)))[-2:]
         wild = float(high > low and first > max(_WILD * second, _FAR * (high - low)))
         if least > 1 and known.size < _APART * least:
-            low, middle, high, wild = 0.0, 0.0, 0.0, NO_QUARTILES
+            low = middle = high = wild = WITHHELD
         deviation = float(known.std(ddof=1)) if known[0] < known[-1] else 0.0
         said[1:] = [known.mean(), deviation, low, middle, high, wild]
         if least > 1 and wild > 0.0:
-            said[[1, 2, -1]] = 0.0, 0.0, ALONE
+            said[1:3] = WITHHELD
     return said, np.zeros(0)
 
 
@@ -264,8 +265,6 @@ def describe(
         if sites[0].site is None:
             raise ConfigurationError("one X needs groups=, the site of each row; or give a dict of the sites' tables")
         columns, names, answers, found = _here(model, sites)
-    odd = [site for site, own in answers.items() if own.numbers["codebook"] != model._digest]
-    found += [Finding(site, "", f"has {OTHER_CODEBOOK}", True) for site in odd]
     text, rows = list[str](), list[dict[str, Any]]()
     if answers:
         cells = Cells(columns, names, answers)
@@ -291,7 +290,7 @@ def _over_a_grid(model: Any, grid: Any, features: Any, timeout: float) -> Any:
     run = prepared(asking(model.num_clients, tables), grid, model._start(), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
-    request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes, check=_check)
+    request = Request("description", {"codebook": model._digest}, ("rows", "repeated", "widest"), shapes, check=_check)
     answered = ask(run, request, np.zeros(run.problem.layout.size))
     # As the table of a fit calls them.
     called = dict[Any, str](enumerate(getattr(model.codebook, "sites", ())))
@@ -305,7 +304,7 @@ def _check(answer: Answer) -> None:
     said, counts, outcome = (answer.vectors[name] for name in ("said", "counts", "outcome"))
     present, deviations = said.reshape(-1, len(SAID))[:, [0, 2]].T
     rows, numbers = answer.numbers["rows"], [*present, *counts]
-    possible = WITHHELD <= min(numbers) <= max(numbers) <= rows and deviations.min() >= 0.0
+    possible = min([own for own in (*numbers, *deviations) if own != WITHHELD]) >= 0.0 and max(numbers) <= rows
     repeats, widest = answer.numbers["repeated"], answer.numbers["widest"]
     # No vector of correlations is longer than the root of the largest eigenvalue of the columns' own.
     possible = possible and 0.0 <= repeats <= 1.0 and outcome @ outcome <= _ROUNDED * widest <= 2.0 + outcome.size
@@ -330,7 +329,7 @@ def _here(model: Any, sites: Sequence[reading.Client]) -> Any:
         data = own.features if own.y is None else (own.features, own.y)
         try:
             objective = model._objective_of(data, order, whose=own.name)
-            said = description(Question("description", objective.layout, {}), objective)
+            said = description(Question("description", objective.layout, {}, {"codebook": model._digest}), objective)
             each = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
             if len(names or each) != len(each):
                 raise ConfigurationError(f"has {len(each)} columns, and the first site {len(names)}; expected as many")
