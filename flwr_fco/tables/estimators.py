@@ -295,7 +295,6 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     """
 
     alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
-    l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind = COUNTS
 
     @staticmethod
@@ -429,7 +428,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     """
 
     C: float = field(default=1.0, metadata={"range": (lambda C: C > 0.0, "a number > 0, or inf for no penalty")})
-    l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind = CLASSES
 
     def _take(self, coefficients: NDArray[np.float64], intercepts: Vector) -> None:
