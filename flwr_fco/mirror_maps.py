@@ -225,9 +225,6 @@ def _compiled(terms: Terms, regularizer: BoundRegularizer) -> tuple[Any, ...]:
 class _ClosedForm(MirrorMap):
     """A map with a closed form for sums over coordinates whose terms it covers."""
 
-    #: Name of the field that is a vector of the model's length.
-    _vector: ClassVar[str] = ""
-
     def _covers(self, terms: Terms) -> bool:
         """Whether there is a closed form for these terms."""
         return True
@@ -238,10 +235,12 @@ class _ClosedForm(MirrorMap):
 
     def check_size(self, size: int) -> None:
         """Raise :class:`ConfigurationError` if the map's own vector, if it has one, is of another length."""
-        own = getattr(self, self._vector, None)
-        if own is not None and own.size != size:
-            prefix = f"{type(self).__name__}({self._vector}=...) has {own.size} elements, the flat vector has {size}"
-            raise ConfigurationError(f"{prefix}; pass one for each coordinate, as layout.flatten(arrays) gives them")
+        for name in getattr(self, "__dataclass_fields__", ()):
+            if isinstance(own := getattr(self, name), np.ndarray) and own.size != size:
+                prefix = f"{type(self).__name__}({name}=...) has {own.size} elements, the flat vector has {size}"
+                raise ConfigurationError(
+                    f"{prefix}; pass one for each coordinate, as layout.flatten(arrays) gives them"
+                )
 
     def bind(self, layout: Layout) -> MirrorMap:
         self.check_size(layout.size)
@@ -302,7 +301,6 @@ class DiagonalMetric(_ClosedForm):
 
     kind: ClassVar[str] = "diagonal"
     works_with: ClassVar[str] = "coordinatewise ones: Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall"
-    _vector: ClassVar[str] = "weights"
     weights: Vector = field(metadata=array(least=TINY, vector=True))
 
     def value(self, w: Vector) -> float:
@@ -393,7 +391,6 @@ class PNorm(_ClosedForm):
 
     kind: ClassVar[str] = "p-norm"
     works_with: ClassVar[str] = "Zero and L1 (also with weights, or in a PerParameter)"
-    _vector: ClassVar[str] = "center"
     p: float = field(metadata=_AT_LEAST_TWO)
     center: Vector | None = field(default=None, metadata=array(least=-math.inf, vector=True))
     radius: float | None = field(default=None, metadata=POSITIVE)
@@ -491,18 +488,13 @@ class PNorm(_ClosedForm):
             # Numbers above and below all others, where the norm is none.
             size = _norm(moved(x), self.q)
             logarithm = math.log(size) if 0.0 < size < math.inf else math.copysign(709.0, size - 1.0)
-            return max(logarithm, -1e4) - min(x, border)
+            return logarithm - min(x, border)
 
-        low = high = min(math.log(max(_norm(free / scale, self.p) / (self.p - 1.0), TINY)), border)
-        stride = 1.0
-        while excess(low) < 0.0 and low > -2.0 * 709.0:
-            low = low - stride
-            stride = 2.0 * stride
-        stride = 1.0
-        while excess(high) > 0.0:
-            high = high + stride
-            stride = 2.0 * stride
-        x = brentq(excess, low, high, xtol=1e-300, rtol=8.9e-16) if excess(low) > 0.0 else low
+        # Each |u_i| is between those of a pull that is smaller by the threshold, and of one that is larger.
+        pulls = np.maximum(np.abs(z) - thresholds, 0.0), np.abs(z) + thresholds
+        sizes = (_norm(pull / scale, self.p) / (self.p - 1.0) for pull in pulls)
+        low, high = (math.log(min(max(size, TINY), 1.0 / TINY)) for size in sizes)
+        x = brentq(excess, low, high + 1e-9, xtol=1e-300, rtol=8.9e-16) if excess(low) > 0.0 else low
         u = moved(x)
         return np.asarray(np.where(u == 0.0, center, scale * (start + u)))
 
