@@ -75,11 +75,15 @@ def separable(v, t, terms, metric, out):  # type: ignore[no-untyped-def]
 def grouped(v, threshold, groups, limits, out):  # type: ignore[no-untyped-def]
     """Soft-threshold v, then shrink the norm of each group by its limit; groups[i] is the group of coordinate i."""
     factors = np.zeros(limits.size)
+    top = _top(v, 1.0, threshold, True)
+    # In this unit squares neither over- nor underflow.
+    unit = max(top, 1e-300) if top < 1e-140 or 1e140 < top < np.inf else 1.0
+    inverse = 1.0 / unit
     for i in range(v.size):
         out[i] = v[i] - clamp(v[i], -threshold, threshold)
-        factors[groups[i]] += out[i] * out[i]
+        factors[groups[i]] += (out[i] * inverse) ** 2
     for g in range(limits.size):
-        norm = math.sqrt(factors[g])
+        norm = math.sqrt(factors[g]) * unit
         factors[g] = 0.0 if norm <= limits[g] else 1.0 - limits[g] / norm
     for i in range(v.size):
         out[i] = out[i] * factors[groups[i]] + 0.0

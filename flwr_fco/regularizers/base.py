@@ -184,21 +184,18 @@ class Regularizer(Specified, ABC):
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return :meth:`solve` on the flat vectors of arrays of a shape; constants of a shape are made once."""
-        proved = False
 
         def solved(v: Array, step: float, out: Array) -> None:
-            nonlocal proved
-            if looks := not proved and not np.may_share_memory(v, out):
+            if apart := not np.may_share_memory(v, out):
                 # What a formula does not write is seen.
                 out.fill(math.nan)
             returned: Any = self.solve(v.reshape(shape), step, out.reshape(shape))  # type: ignore[func-returns-value]
             said = "" if returned is None else f"returned {of_type(returned)}"
-            if looks and np.isnan(out).any() and np.isfinite(v).all():
+            if apart and np.isnan(out).any() and np.isfinite(v).all():
                 said = said or "left NaN in `out`"
             if said:
                 prefix = f"{type(self).__name__}.solve {said}; expected None"
                 raise ConfigurationError(f"{prefix}, and the result in `out`: out[...] = ...")
-            proved = proved or looks
 
         return solved
 

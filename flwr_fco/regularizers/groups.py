@@ -44,14 +44,11 @@ class Grouped(Regularizer):
     def __post_init__(self) -> None:
         given: Any = self.groups
         name = f"{type(self).__name__}(groups={short(given)})"
-        numbers = "the number of each coordinate's group"
-        # Those of a matrix's coordinates are an array.
-        if isinstance(given, list | tuple) and any(np.size(members) > 1 for members in given):
-            prefix = f"these look like one list of indices for each group; expected {numbers}"
-            raise ConfigurationError(f"{name}: {prefix}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}")
-        if np.ndim(given) == 0:
-            prefix = f"expected an array, {numbers}, such as np.arange(d) // k for k consecutive ones of d"
-            raise ConfigurationError(f"{name}: {prefix}")
+        # Those of a matrix's coordinates are an array, no list of one list of indices for each group.
+        listed = isinstance(given, list | tuple) and any(np.size(members) > 1 for members in given)
+        if listed or np.ndim(given) == 0:
+            prefix = "expected an array, the number of each coordinate's group: [0, 0, 1] for the groups {0, 1} and {2}"
+            raise ConfigurationError(f"{name}: {prefix}, np.arange(d) // k for k consecutive ones of d")
         super().__post_init__()
         # A table has a row for each number up to the largest, including unused numbers.
         count = int(self.groups.max(initial=-1)) + 1
@@ -78,18 +75,7 @@ class Grouped(Regularizer):
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return the map that soft-thresholds, then shrinks each group."""
         l1, groups, strengths = self.groups_of(shape)
-
-        def solve(v: Array, step: float, out: Array) -> None:
-            unit = norm_of(v)[0]
-            if unit == 1.0:
-                grouped(v, step * l1, groups, step * strengths, out)
-            else:
-                with np.errstate(over="ignore"):
-                    limits = step * strengths / unit
-                grouped(v / unit, step * l1 / unit, groups, limits, out)
-                scale(out, unit, out)
-
-        return solve
+        return lambda v, step, out: grouped(v, step * l1, groups, step * strengths, out)
 
     def conjugate(self, u: Array) -> float:
         """Return 0 up to the strength in the dual norm, inf beyond."""

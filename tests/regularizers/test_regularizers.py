@@ -255,7 +255,7 @@ WRONG = [
     (r"PerParameter: the patterns \['w'\] match no array", PerParameter({"*": L1(1.0), "w": L1(2.0)}).bind, VECTOR),
     ("strength", regularizers.Regularizer.from_spec, SPEC._replace(header={**SPEC.header, "strength": -1.0})),
     *(
-        ("one list of indices for each group; expected the number of each", lambda own, cls=cls: cls(1.0, own), groups)
+        ("expected an array, the number of each", lambda own, cls=cls: cls(1.0, own), groups)
         for cls in (regularizers.GroupLasso, regularizers.SparseGroupLasso)
         for groups in ([[0, 1, 2], [3]], ([0, 2, 4], [1, 3, 5]), [np.array([0, 3]), np.array([1, 2])])
     ),
