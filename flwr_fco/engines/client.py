@@ -69,8 +69,6 @@ class Client(NamedTuple):
         Of what is the same in all rounds, such as folds.
     shard : Shard or None
         The coordinates of the client's sparse features, if all of the round is done on these.
-    sparse : bool
-        Whether the loss has sparse features.
 
     Examples
     --------
@@ -86,7 +84,6 @@ class Client(NamedTuple):
     rng: np.random.Generator
     seed: int = 0
     shard: Shard | None = None
-    sparse: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -148,15 +145,15 @@ class Client(NamedTuple):
         """
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
-        move = self.rate * np.broadcast_to(shift, dual.shape) if moves else None
+        move = self.rate * np.broadcast_to(shift, dual.shape) if moves else NOTHING
         every = self.plan.sends_every_step
-        features = self.shard or (None if every or pairs else self._features)
+        features = self.shard or (None if every or pairs else shard_of(self.plan, self.objective))
         if features is not None:
             on = slice(None) if self.shard else features.indices
             local = dual[on].copy()
-            steps = features.dual_steps(self.downlink, local, self.rng, None if move is None else move[on], psi)
+            steps = features.dual_steps(self.downlink, local, self.rng, move[on] if moves else move, psi)
             # Elsewhere the shift alone moves the dual.
-            increment = np.zeros(dual.size) if move is None else -steps * move
+            increment = -steps * move if moves else np.zeros(dual.size)
             increment[on] = local - dual[on]
             return {"increment": _made(increment)}, Moved(self.rate * steps, steps)
         point = dual.copy()
@@ -165,7 +162,7 @@ class Client(NamedTuple):
             return self._moved(dual, point, done)
         place = self._place(psi)
         primal, half = place.put(dual), place.put(dual)
-        along = None if move is None else place.put(move)
+        along = place.put(move) if moves else None
         rate, elapsed, add_gradient = self.rate, self.downlink.elapsed, self.objective.add_gradient
         numbers = count()
 
@@ -195,7 +192,7 @@ class Client(NamedTuple):
         """
         return self.dual_steps(dual, pairs=True)
 
-    def compiled_steps(self, dual: Vector, shift: Vector | None, psi: bool, pairs: bool) -> int | None:
+    def compiled_steps(self, dual: Vector, shift: Vector, psi: bool, pairs: bool) -> int | None:
         """Take the steps in a compiled loop, with psi or without; return their number.
 
         None, without a step, if psi, h or the objective is not for compiled loops.
@@ -211,13 +208,12 @@ class Client(NamedTuple):
             return None
         rows = loss[2].shape[0]
         size = min(work.batch_size, rows)
-        move = NOTHING if shift is None else shift
         steps = 0
         epochs = iter(work.epoch_sizes(rows, 1 + pairs))
         # Two epochs at a time have whole pairs of batches, and need no memory for all of them.
         while orders := [self.rng.permutation(rows)[:used] for used in islice(epochs, 2)]:
             rates = downlink.elapsed + self.rate * steps, self.rate, objective.l2
-            steps += dual_averaging(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, move, dual)
+            steps += dual_averaging(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, shift, dual)
         return steps
 
     def _moved(self, start: Vector, end: Vector, steps: int) -> tuple[Sent, Moved]:
@@ -238,7 +234,8 @@ class Client(NamedTuple):
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        if not (pairs or self.plan.sends_every_step) and (features := self._features) is not None:
+        features = None if pairs or self.plan.sends_every_step else shard_of(self.plan, self.objective)
+        if features is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
                 return self._moved(primal, point, steps)
@@ -290,7 +287,7 @@ class Client(NamedTuple):
             Where the points of the steps are; by default in NumPy's memory.
         """
         every = self.plan.sends_every_step
-        if self.sparse:
+        if issparse(getattr(self.objective, "features", None)):
             tell_dense(self.plan, f"{self.plan.solver} {'sends' if every else 'moves'} all of them in every step")
         moving = point.copy() if place is None else place.put(point)
         get = np.asarray if place is None else place.get
@@ -336,11 +333,6 @@ class Client(NamedTuple):
         retrieve = plan.point_in_loops if psi else lambda z, _, out: plan.h.conjugate_gradient(z, out)
         return Place(np.array, np.asarray, plan.h.gradient, retrieve) if place is None else place
 
-    @property
-    def _features(self) -> Shard | None:
-        """The coordinates of sparse features, if the steps can be done on these."""
-        return shard_of(self.plan, self.objective) if self.sparse else None
-
 
 def _made(increment: Vector) -> Vector:
     """Mark a vector that was made for this answer: it need not be copied."""
@@ -376,15 +368,14 @@ def answer(
     """
     plan = downlink.plan
     known = downlink
-    sparse = issparse(getattr(objective, "features", None))
-    shard = _shard_for(downlink, objective, memory) if sparse and method.sparse else None
+    shard = _shard_for(downlink, objective, memory) if method.sparse else None
     seed = plan.seed if seed is None else seed
     if shard is None:
         memory = None if memory is None else Received({name: dense(vector) for name, vector in memory.items()})
     else:
         known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
         memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
-    client = Client(known, objective if shard is None else shard.objective, rng, seed, shard, sparse)
+    client = Client(known, objective if shard is None else shard.objective, rng, seed, shard)
     sent, moved = _checked(method, method.local(client, known, memory))
     if shard is not None and method.sparse in known.vectors:
         # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.
@@ -401,8 +392,6 @@ def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:
         prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
         raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
     sent, moved = found
-    if not moved.metrics and type(moved.steps) is int and (moved.elapsed is None or type(moved.elapsed) is float):
-        return sent, moved
     return sent, Moved(plain(moved.elapsed), plain(moved.steps), {n: plain(own) for n, own in moved.metrics.items()})
 
 

@@ -104,7 +104,7 @@ class Shard:
         return positions if self.groups is None else closure(positions, self.groups)
 
     def dual_steps(
-        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None = None, psi: bool = True
+        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector = NOTHING, psi: bool = True
     ) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
 
@@ -114,13 +114,12 @@ class Shard:
             The server's message, with the elapsed time and the step size.
         dual : ndarray of float64, shape (k,)
             Changed in place.
-        shift : ndarray of float64, shape (k,), optional
-            Subtracted in each step.
+        shift : ndarray of float64, shape (k,) or (0,)
+            Subtracted in each step; empty for none.
         psi : bool, default True
             Whether psi acts.
         """
         loss, work = self.objective.compiled, downlink.first_order
-        move = NOTHING if shift is None else shift
         steps = 0
         client_lr = downlink.client_lr
         rows = self.objective.num_examples
@@ -131,20 +130,20 @@ class Shard:
             for used in work.epoch_sizes(rows):
                 order = rng.permutation(rows)[:used]
                 elapsed = downlink.elapsed + client_lr * steps
-                steps += lazy_dual_averaging(*given, own, order, size, terms, elapsed, client_lr, move, dual)
+                steps += lazy_dual_averaging(*given, own, order, size, terms, elapsed, client_lr, shift, dual)
             return steps
         primal = np.zeros(dual.size)
         last = np.zeros(dual.size, dtype=np.int64)
         for batch in self.objective.batches(rng, work):
             on = self.touched(batch)
-            if move.size:
-                dual[on] -= (steps - last[on]) * move[on]
+            if shift.size:
+                dual[on] -= (steps - last[on]) * shift[on]
                 last[on] = steps
             primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * steps, on, psi)
             self.objective.add_gradient(primal, batch, -client_lr, dual)
             steps += 1
-        if move.size:
-            dual -= (steps - last) * move
+        if shift.size:
+            dual -= (steps - last) * shift
         return steps
 
     @cached_property

@@ -64,7 +64,7 @@ def answer(objective, mirror_map, psi, solver, **options):
     uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
     dual = DUAL.copy()
     client = Client(downlink, objective, np.random.default_rng(1))
-    done = client.compiled_steps(dual, None, psi=True, pairs=solver == "dual_extrapolation")
+    done = client.compiled_steps(dual, np.zeros(0), psi=True, pairs=solver == "dual_extrapolation")
     assert done is not None or (dual == DUAL).all()
     return uplink, done
 
