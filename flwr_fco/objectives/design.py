@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -23,8 +24,6 @@ Rows = NDArray[np.int64]
 #: of the time for so few columns.
 BLOCK = 2**19
 SMALLEST_BLOCK = 64
-#: Rows checked for numbers that are not finite at a time.
-_CHUNK = 4096
 #: Rows without which a column's deviation is not said, and the fewest different values of a column that has a unit,
 #: among so many rows; 4 times the variance of a deviation's logarithm.
 _FEWEST_ROWS = 20
@@ -83,21 +82,9 @@ def as_rows(features: Any, name: str = "features") -> Features:
     return rows
 
 
-#: How the types of a frame's columns begin that are no numbers, the types of such entries, and what to do.
-_NO_NUMBERS = (
-    (
-        ("categor", "dictionary", "enum", "large_string", "str", "utf8"),
-        (str,),
-        "texts or categories; expected numbers. For numbers with a decimal comma, pandas.read_csv(..., decimal=','). "
-        "For categories, agree on them at all sites, and give a column for each, such as "
-        'pandas.get_dummies(X[{!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)',
-    ),
-    (
-        ("date", "time", "period", "duration"),
-        (date, time, timedelta),
-        "dates or times; expected numbers, such as days since a day that all sites agree on",
-    ),
-)
+#: How the types of a frame's columns begin that are no numbers, and the types of such entries.
+_NO_NUMBERS = ("categor", "dictionary", "enum", "large_string", "str", "utf8", "date", "time", "period", "duration")
+_NO_NUMBER = (str, date, time, timedelta)
 
 
 def refuse_text(features: Any, name: str = "features") -> None:
@@ -119,18 +106,21 @@ def refuse_text(features: Any, name: str = "features") -> None:
     """
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
-    kinds = [(column, f"{kind}") for column, kind in zip(features.columns, features.dtypes, strict=True)]
-    for begins, types, prefix in _NO_NUMBERS:
-        columns = [
-            f"{column}"
-            for place, (column, kind) in enumerate(kinds)
-            if kind.lower().startswith(begins)
-            # A single entry is enough in a column of objects, which are pandas' only.
-            or (kind == "object" and any(isinstance(entry, types) for entry in features.iloc[:, place]))
-        ]
-        if columns:
-            more = " and more" if len(columns) > 5 else ""
-            raise PublicError(f"{name}: the columns {columns[:5]}{more} hold {prefix.format(columns[0])}")
+    columns = [
+        f"{column}"
+        for place, (column, kind) in enumerate(zip(features.columns, features.dtypes, strict=True))
+        if f"{kind}".lower().startswith(_NO_NUMBERS)
+        # A single entry is enough in a column of objects, which are pandas' only.
+        or (f"{kind}" == "object" and any(isinstance(entry, _NO_NUMBER) for entry in features.iloc[:, place]))
+    ]
+    if columns:
+        more = " and more" if len(columns) > 5 else ""
+        prefix = f"{name}: the columns {columns[:5]}{more} hold texts, categories, dates or times; expected numbers"
+        raise PublicError(
+            f"{prefix}. For numbers with a decimal comma, pandas.read_csv(..., decimal=','). For categories, agree on "
+            f"them at all sites, and give a column for each, such as pandas.get_dummies(X[{columns[0]!r}].astype("
+            'pandas.CategoricalDtype(["agreed", ...])), dtype=float). For dates, days since a day agreed on'
+        )
 
 
 def is_sparse(features: Any) -> bool:
@@ -171,26 +161,29 @@ def _canonical(rows: Any, name: str) -> Any:
 
 def check_finite(name: str, array: NDArray[Any]) -> None:
     """Raise :class:`ConfigurationError`, with the place, if an array has a NaN or an infinity."""
-    for start in range(0, array.shape[0], _CHUNK):
-        finite = np.isfinite(array[start : start + _CHUNK])
-        if not finite.all():
-            place = np.argwhere(~finite)[0]
-            value = array[start : start + _CHUNK][tuple(place)]
-            raise _not_finite(name, [int(place[0]) + start, *place[1:].tolist()], value)
+    # A minimum of numbers of which one is NaN is NaN.
+    if not np.isfinite([array.min(initial=0.0), array.max(initial=0.0)]).all():
+        place = np.argwhere(~np.isfinite(array))[0]
+        raise _not_finite(name, place.tolist(), array[tuple(place)])
 
 
 def _not_finite(name: str, place: list[int], value: Any) -> ConfigurationError:
     return ConfigurationError(f"{name}{place} is {value}; expected finite numbers. Impute or drop such examples first")
 
 
-def as_numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return an argument as finite float64 numbers of a shape whose first entry is the number of examples."""
+def as_numbers(
+    name: str, values: ArrayLike, shape: tuple[int, ...], least: float = -math.inf, expected: str = "numbers >= 0"
+) -> NDArray[np.float64]:
+    """Return finite float64 numbers, none below `least`, of a shape whose first entry is the number of examples."""
     array = with_rows(name, values, shape)
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
     # Kernels treat a read-only array as another type, but selected rows of it are not read-only.
     array = np.require(array, np.float64, ["C", "W"])
     check_finite(name, array)
+    if array.min(initial=math.inf) < least:
+        row = int(np.argmin(array))
+        raise ConfigurationError(f"{name}[{row}] is {array[row]:g}; expected {expected}")
     return array
 
 
@@ -198,12 +191,8 @@ def as_weights(weights: ArrayLike | None, num_examples: int) -> Vector:
     """Return weights of rows as numbers > 0, ones if there are none."""
     if weights is None:
         return np.ones(num_examples)
-    found = as_numbers("sample_weight", weights, (num_examples,))
-    if not (found > 0.0).all():
-        row = int(np.argmin(found))
-        prefix = f"sample_weight[{row}] is {found[row]:g}"
-        raise ConfigurationError(f"{prefix}; expected numbers > 0. Leave out rows that do not count")
-    return found
+    expected = "numbers > 0. Leave out rows that do not count"
+    return as_numbers("sample_weight", weights, (num_examples,), math.ulp(0.0), expected)
 
 
 def _read(values: Any, name: str) -> NDArray[Any]:
@@ -272,13 +261,9 @@ def columns_of(block: Any, columns: NDArray[np.int64]) -> Any:
         return found
     if isinstance(found, np.ndarray):
         return np.hstack([found, np.ones((len(found), 1))])
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array, hstack
 
-    # SciPy's hstack takes three times as long.
-    ends = found.indptr[1:]
-    stored = np.insert(found.data, ends, 1.0), np.insert(found.indices, ends, own.size)
-    starts = found.indptr + np.arange(ends.size + 1, dtype=ends.dtype)
-    return csr_array((*stored, starts), shape=(ends.size, columns.size))
+    return hstack([found, csr_array(np.ones((found.shape[0], 1), found.dtype))], format="csr")
 
 
 def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
@@ -341,18 +326,12 @@ def scales_of(features: Features) -> tuple[Vector, float]:
     _, variances, fourth = moments(features, np.full(n, 1.0 / n))
     # Rows that are far apart, because rows may be sorted.
     rows = np.arange(min(n, _LOOKED_AT)) * (n - 1) // (min(n, _LOOKED_AT) - 1)
-    some = dense(features[rows])
-    # Most columns have so many values in so many rows; to sort all of them takes most of the time.
-    first = np.sort(some[:_FEWEST_VALUES], axis=0)
-    few = (first[1:] == first[:-1]).any(axis=0)
-    if few.any():
-        others = np.sort(some[:, few], axis=0)
-        few[few] = 1 + (others[1:] != others[:-1]).sum(axis=0) < _FEWEST_VALUES
+    ordered = np.sort(dense(features[rows]).astype(np.float64), axis=0)
+    few = 1 + (ordered[1:] != ordered[:-1]).sum(axis=0) < _FEWEST_VALUES
     few |= 2 * np.asarray((features != 0).sum(axis=0)).reshape(-1) < n
     # A column without variance has few values.
     units = np.where(variances > 0.0, variances, 1.0)
     few |= fourth / units**2 - 1.0 > _VARIANCE * n
-    ordered = np.sort(some[::4].astype(np.float64), axis=0)
     quarter = len(ordered) // 4
     # Without overflow, unlike a root of squares.
     digits, power = np.frexp(np.hypot.reduce(np.maximum(0.0, np.maximum(ordered[quarter], -ordered[-1 - quarter]))))

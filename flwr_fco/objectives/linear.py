@@ -150,8 +150,6 @@ class Linear(Objective):
         self.feature_names = names_of(getattr(features, "columns", None))
         n = self.num_examples
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
-        if self.targets.dtype == np.float64:
-            design.check_finite(link.targets, self.targets)
         weights = design.as_weights(sample_weight, n)
         self._mean_weight = float(weights.mean())
         self.weights = weights / self._mean_weight
@@ -495,10 +493,8 @@ class Linear(Objective):
     def largest_square(self) -> float:
         """Return the largest mean square of a feature times the bound of the second derivative's entries."""
         squares = np.zeros(self.features.shape[1])
-        # Without weights a pass that writes no squares.
-        plain = isinstance(self.features, np.ndarray) and not self.weighs_rows
         for rows, block in design.blocks(self.features):
-            squares += np.einsum("ij,ij->j", block, block) if plain else self.weights[rows] @ block**2
+            squares += self.weights[rows] @ block**2
         return self._bounds()[1] * float(squares.max()) / self.num_examples
 
     def strong_convexity(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import cross_entropies, slopes
+from flwr_fco.objectives.design import as_numbers
 
 #: Of one number, or of one for each output, a row.
 Scores = NDArray[np.float64]
@@ -33,6 +35,7 @@ class Formulas(ABC):
     code: ClassVar[int] = -1
     parameter: float = 0.0
     targets: str = "targets"
+    lowest: ClassVar[float] = -math.inf
 
     def encoded(self, targets: Targets) -> Targets:
         """Return checked targets as the formulas take them: finite numbers in float64, unless overridden.
@@ -42,9 +45,7 @@ class Formulas(ABC):
         targets : ndarray, shape (n,)
             As given.
         """
-        if targets.dtype.kind not in "fiub":
-            raise ConfigurationError(f"{self.targets} have dtype {targets.dtype}; expected numbers")
-        return np.require(targets, np.float64, ["C", "W"])
+        return as_numbers(self.targets, targets, targets.shape, self.lowest)
 
     @abstractmethod
     def value(self, s: Scores, y: Targets) -> Vector:
@@ -113,6 +114,8 @@ class Link(Formulas):
         Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; -1 for your own.
     targets : str
         What the targets are called in error messages.
+    lowest : float, default -inf
+        A number that no target may be below.
 
     Examples
     --------
@@ -214,13 +217,7 @@ class PoissonLoss(_Coded):
     code = 3
     parameter = 300.0
     targets = "counts"
-
-    def encoded(self, targets: Targets) -> Targets:
-        counts = super().encoded(targets)
-        if (counts < 0.0).any():
-            row = int(np.argmin(counts))
-            raise ConfigurationError(f"counts[{row}] is {counts[row]:g}; expected numbers >= 0")
-        return counts
+    lowest = 0.0
 
     def value(self, s: Scores, y: Targets) -> Vector:
         inside = np.minimum(s, self.parameter)
@@ -323,13 +320,9 @@ class Categories(Link):
         return cross_entropies(slopes, y), slopes
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
-        from scipy.special import softmax
-
-        probabilities = softmax(s, axis=1)
         # A change of all scores changes nothing: without that of the likeliest class, p (1 - p) is not 0 where p is 1.
-        likeliest = probabilities.argmax(axis=1, keepdims=True)
-        change = change - np.take_along_axis(change, likeliest, axis=1)
-        return np.asarray(probabilities * (change - (probabilities * change).sum(axis=1, keepdims=True)))
+        change = change - np.take_along_axis(change, s.argmax(axis=1, keepdims=True), axis=1)
+        return self.curvature_times(s, y, np.ones(len(s)))(change, slice(None))
 
     def curvature_times(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
         from scipy.special import softmax

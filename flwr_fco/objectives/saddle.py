@@ -139,8 +139,7 @@ class FunctionSaddle(SaddleObjective):
             If `value` was not given.
         """
         if self._value is None:
-            prefix = "the value of this saddle function is not known"
-            raise ConfigurationError(f"{prefix}: give value=, a function of x and y, to from_functions")
+            self._does_not_know("its value", "give value=, a function of x and y, to from_functions")
         return float(self._value(*self._players(w)))
 
     def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:

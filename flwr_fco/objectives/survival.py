@@ -241,14 +241,11 @@ class CoxRegression(Linear):
     ) -> None:
         n = (*np.shape(features), 0)[0]
         self.ties = checked("ties", ties, Literal["efron", "breslow"])
-        when = design.as_numbers("times", times, (n,))
+        when = design.as_numbers("times", times, (n,), 0.0)
         self.labels = design.with_rows("events", events, (n,))
         if not np.isin(self.labels, (0, 1)).all():
             prefix = f"events hold {examples_of(self.labels)}"
             raise ConfigurationError(f"{prefix}; expected 1 for an event and 0 for a censored row")
-        if (when < 0.0).any():
-            row = int(np.argmin(when))
-            raise ConfigurationError(f"times[{row}] is {when[row]:g}; expected numbers >= 0")
         begins = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
         # Equal up to rounding is tied: 0.1 + 0.2 and 0.3, as with R's timefix.
         moments = np.unique([when, begins])
