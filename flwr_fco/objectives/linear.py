@@ -208,6 +208,14 @@ class Linear(Objective):
         if self.intercept:
             intercepts += np.add.reduce(slopes)
 
+    def _adjoint(self, slopes: Scores) -> Vector:
+        """Return the mean over all rows of their features times slopes, by the weights."""
+        out = np.zeros(self.layout.size)
+        slopes = self._weighted(slopes) / self.num_examples
+        for rows, block in self._blocks():
+            self._add_product(block, slopes[rows], out)
+        return out
+
     def _split(self, w: Vector) -> tuple[NDArray[np.float64], Vector]:
         """Return views of the coefficients, a matrix if there are several outputs, and of the intercepts."""
         matrix = w[: self._size]
@@ -527,19 +535,11 @@ class Linear(Objective):
         """Return G*(r) and r; see :meth:`Objective.dual_terms`. The mixture is one of each row's slopes."""
         if not isinstance(self.link, Link):
             return super().dual_terms(points, shares)
-        for point in points:
-            self._check(point)
-        total = 0.0
-        mixture = np.zeros(self.layout.size)
-        for rows, block in self._blocks():
-            y = self.targets[rows]
-            slopes = np.zeros_like(self.offset[rows])
-            for point, share in zip(points, shares, strict=True):
-                slopes += share * self.link.slope(self._scores(rows, block, point), y)
-            each = self.link.conjugate(slopes, y) - (slopes * self.offset[rows]).reshape(len(y), -1).sum(axis=1)
-            total += float(self._weighted(each, rows).sum())
-            self._add_product(block, self._weighted(slopes, rows) / self.num_examples, mixture)
-        return total / self.num_examples, mixture
+        slopes = np.zeros_like(self.offset)
+        for point, share in zip(points, shares, strict=True):
+            slopes += share * self.link.slope(self.scores(point), self.targets)
+        shifts = (slopes * self.offset).reshape(self.num_examples, -1).sum(axis=1)
+        return self._mean(self.link.conjugate(slopes, self.targets) - shifts), self._adjoint(slopes)
 
     # --- rows and columns ---------------------------------------------------------------------------------------------
 
@@ -640,20 +640,16 @@ class _LinearLine(Line):
         self.change = model._predicted(direction)
 
     def _measured(self, w: Vector, step: float) -> tuple[float, float, Scores]:
-        """Return the value, the derivative along the line, and the derivatives with respect to the scores."""
+        """Return the value, the derivative along the line, and the slopes of the rows."""
         model = self.model
         each, slopes = model.link.value_and_slope(self.scores + step * self.change, model.targets)
-        slopes = model._weighted(slopes) / model.num_examples
         ridge = model.l2 * float(w[: model._size] @ self.direction[: model._size])
-        return model._mean(each) + model._ridge(w), float(np.vdot(slopes, self.change)) + ridge, slopes
+        slope = float(np.vdot(model._weighted(slopes), self.change)) / model.num_examples
+        return model._mean(each) + model._ridge(w), slope + ridge, slopes
 
     def gradient(self, step: float) -> Vector:
-        model = self.model
-        slopes = self._at(step)[2]
-        out = np.zeros(self.w.size)
-        for rows, block in model._blocks():
-            model._add_product(block, slopes[rows], out)
-        model._add_ridge(self.w + step * self.direction, 1.0, out)
+        out = self.model._adjoint(self._at(step)[2])
+        self.model._add_ridge(self.w + step * self.direction, 1.0, out)
         return out
 
     def turn(self, step: float, direction: Vector) -> Line:
