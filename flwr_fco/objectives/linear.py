@@ -125,8 +125,6 @@ class Linear(Objective):
                 "(docs/how-to/own-loss.md)"
             )
 
-    state: MutableMapping[str, Any]
-
     def __init__(
         self,
         link: Formulas,
@@ -146,7 +144,7 @@ class Linear(Objective):
         self._set_features(design.as_rows(features), np.shape(features)[1:])
         self._raw: Any = None
         self._centre = np.zeros(0)
-        self.state = {}
+        self.state: MutableMapping[str, Any] = {}
         self.feature_names = names_of(getattr(features, "columns", None))
         n = self.num_examples
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
@@ -176,11 +174,11 @@ class Linear(Objective):
 
     def scores(self, w: Vector) -> Scores:
         """Return the scores W' x_i + b + o_i of all rows, shape (n,) or (n, outputs)."""
-        self._check(w)
         return self._predicted(w) + self.offset
 
     def _predicted(self, w: Vector) -> Scores:
         """Return the scores of all rows, without offsets."""
+        self._check(w)
         if self.num_outputs == 1 and isinstance(self.features, np.ndarray):
             return np.asarray(scores_of(self.features, w))
         return np.concatenate([self._product(block, w) for _, block in self._blocks()])
@@ -405,7 +403,6 @@ class Linear(Objective):
 
         A value costs O(n) operations per output; a gradient or a turn costs one product with the features.
         """
-        self._check(direction)
         return _LinearLine(self, w, self.scores(w), direction)
 
     def lipschitz(self, norm: str = "l2") -> float:
@@ -823,8 +820,6 @@ class Poisson(Linear):
 class _Classes(Linear):
     """A loss of two classes, which keeps their coding."""
 
-    labels: NDArray[Any]
-
     def __init__(self, link: Link, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(link, features, labels, **options)
         self.labels = np.asarray(labels)
@@ -936,11 +931,7 @@ class MultinomialLogistic(Linear):
         count = _count_classes(given) if num_classes is None else num_classes
         self.num_classes: int = checked("num_classes", count, int, _CLASSES)
         super().__init__(links.Categories(self.num_classes), features, given, **options)
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The labels."""
-        return self.targets
+        self.labels = self.targets
 
 
 def _count_classes(labels: NDArray[Any]) -> int:
