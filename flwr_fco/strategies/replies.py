@@ -20,6 +20,7 @@ from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, euclidean_norm
 from flwr_fco.core.logs import logger, printable
+from flwr_fco.core.schema import listed
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import (
     FLOATS,
@@ -175,32 +176,33 @@ class Round:
             node_id = self.asked.get(message.metadata.reply_to_message_id, node_id)
         return self.nodes.get(node_id) or Node(node_id, None)
 
-    def leave_out(self, node: Node, why: str | ProtocolError, *, quiet: bool = False) -> None:
-        """Record, and log, that a reply does not count."""
-        reason = f"{why}"
-        reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
-        if not quiet:
-            logger.warning("round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
-        self.left_out += 1
-        self.malformed += isinstance(why, FormError)
-        if len(self.table) == MOST_ROWS:
-            reason = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
-        if len(self.table) <= MOST_ROWS:
-            self.table.append(LeftOut(self.number, *node, reason, self.kind))
+    def leave_out(self, bad: Iterable[tuple[Node, str | ProtocolError]], *, quiet: bool = False) -> None:
+        """Record that replies do not count, and log it: those of one reason in one line."""
+        alike = dict[str, list[Node]]()
+        for node, why in bad:
+            reason = f"{why}"
+            reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
+            alike.setdefault(reason, []).append(node)
+            self.left_out += 1
+            self.malformed += isinstance(why, FormError)
+            if len(self.table) == MOST_ROWS:
+                reason = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
+            if len(self.table) <= MOST_ROWS:
+                self.table.append(LeftOut(self.number, *node, reason, self.kind))
+        for reason, nodes in () if quiet else alike.items():
+            logger.warning("round %s (%s): left out the reply of %s: %s", self.number, self.kind, listed(nodes), reason)
 
     def settle(self, good: Mapping[Node, Reply], bad: Sequence[tuple[Node, ProtocolError]]) -> list[Reply]:
         """Return the good replies in the order of who was asked; leave out the bad ones, and who has not replied."""
-        for node, why in bad:
-            self.leave_out(node, why)
+        self.leave_out(bad)
         replied = {*good, *dict(bad)}
-        for node in [node for node in self.nodes.values() if node not in replied]:
-            self.leave_out(node, DROPPED if node.node_id in self.answered else NO_REPLY, quiet=True)
+        silent = [node for node in self.nodes.values() if node not in replied]
+        self.leave_out([(node, DROPPED if node.node_id in self.answered else NO_REPLY) for node in silent], quiet=True)
         return [good[node] for node in self.nodes.values() if node in good]
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
         """Return the good replies but for some, by position, which are left out."""
-        for i, reason in sorted(reasons.items()):
-            self.leave_out(good[i].node, reason)
+        self.leave_out((good[i].node, reason) for i, reason in sorted(reasons.items()))
         return [reply for i, reply in enumerate(good) if i not in reasons]
 
 

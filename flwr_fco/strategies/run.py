@@ -135,6 +135,8 @@ class Run:
         # Of a private round no reply says whether another one counts, and none is in the result.
         self.result = Result(arrays=arrays, left_out=self.left_out if privacy is None else [])
         self.privacy = None if privacy is None else PrivateMean(privacy, options)
+        #: Whether replies are compared: not in a private run, or where a strategy around this one makes it private.
+        self.compares = privacy is None
         self.cap = replies.Cap(options.bounds.max_ratio)
         # Options that may be functions of the round, or "auto".
         kinds = kinds_of(type(options))

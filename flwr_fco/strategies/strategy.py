@@ -273,7 +273,7 @@ class CompositeStrategy(Options):
         The model in `arrays` is what is sent: if it is not the one that :meth:`aggregate_train` returned, the state
         becomes the one whose point it is, or there is an error.
         """
-        self._refuse_wrappers(currentframe())
+        private = self._refuse_wrappers(currentframe())
         run = self._run
         name = type(self).__name__
         if server_round < 1 and not self._unmodified:
@@ -283,6 +283,7 @@ class CompositeStrategy(Options):
         elif arrays and arrays != run.arrays:
             run.take(arrays, f"{name}.configure_train got")
         run.grid = grid
+        run.compares = run.privacy is None and not private
         run.closed = False
         run.overflowed = False
         run.config = ConfigRecord({**config, "server-round": server_round})
@@ -300,13 +301,12 @@ class CompositeStrategy(Options):
         outbox = training.post(run, server_round, nodes)
         for node_id, first in run.nodes.refused.items():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
-            run.current.leave_out(Node(node_id, first.partition_id), reason)
-        for node in run.missing:
-            run.current.leave_out(node, "it is not connected any more", quiet=True)
+            run.current.leave_out([(Node(node_id, first.partition_id), reason)])
+        run.current.leave_out(((node, "it is not connected any more") for node in run.missing), quiet=True)
         return outbox
 
-    def _refuse_wrappers(self, frame: FrameType | None) -> None:
-        """Refuse Flower's strategies for differential privacy around this one, whatever the grid.
+    def _refuse_wrappers(self, frame: FrameType | None) -> bool:
+        """Whether a strategy of Flower for differential privacy is around this one; refuse those whose claim is void.
 
         They clip what clients reply and leave no trace in what they pass on: nothing but the caller shows them. Other
         strategies around this one, and loops that call it, are as good as `start`. Their noise is that of the mean of
@@ -315,9 +315,11 @@ class CompositeStrategy(Options):
         own: Any = self
         slow = self._unmodified and isinstance(own.server_lr, float) and own.server_lr <= 1.0
         fits = slow and not own.server_momentum and self.aggregation == "mean"
-        while frame is not None and frame.f_code.co_name == "configure_train" and not fits:
+        while frame is not None and frame.f_code.co_name == "configure_train":
             for kind in type(frame.f_locals.get("self")).__mro__:
                 if kind.__module__.startswith("flwr.") and kind.__name__.startswith("DifferentialPrivacy"):
+                    if fits:
+                        return True
                     raise ConfigurationError(
                         f"{kind.__name__} clips differences of models and adds the noise of their mean: around "
                         f"{type(self).__name__} its differential-privacy claim would be void. Give it "
@@ -325,6 +327,7 @@ class CompositeStrategy(Options):
                         "server_momentum=0.0 and a server_lr of at most 1.0"
                     )
             frame = frame.f_back
+        return False
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

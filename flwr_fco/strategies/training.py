@@ -307,7 +307,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
         # Of who is asked again the last reason counts, once.
         bad = [(node, why) for node, why in dict([*bad, *more]).items() if node not in good]
     counted = run.current.settle(good, bad)
-    if run.privacy is None:
+    if run.compares:
         # In a private run no reply says whether another one counts.
         discloses = run.method.discloses
         uplinks = [reply.value for reply in counted]
@@ -361,7 +361,7 @@ def step(run: Run, good: list[Reply], least: int) -> tuple[list[Reply], list[Upl
         except Rejected as error:
             wrong = error.uplink.node
             good = [reply for reply in good if reply.node != wrong]
-            run.current.leave_out(wrong or Node(0, None), str(error))
+            run.current.leave_out([(wrong or Node(0, None), str(error))])
 
 
 def update(run: Run, uplinks: Sequence[Uplink]) -> bool:

@@ -34,13 +34,13 @@ THRESHOLD, ELASTIC = ({**OURS, "regularizer": psi} for psi in (L1(0.05), Elastic
 NODES = 4
 
 
-def moving_app(seen=None, metrics=None, **options):
-    """Clients that move w by .3 of the way to the target; `seen` gets what they receive."""
+def moving_app(seen=None, metrics=None, far=1.0, **options):
+    """Clients that move w by .3 of the way to the target, one of them `far` more; `seen` gets what they receive."""
 
     def trained(arrays, message, context):
-        if seen is not None:
-            seen.append(arrays["w"].copy())
-        return {"w": (arrays["w"] + 0.3 * (TARGET - arrays["w"])).astype(arrays["w"].dtype)}
+        ([] if seen is None else seen).append(arrays["w"].copy())
+        step = (1.0 if context.node_config["partition-id"] else far) * 0.3
+        return {"w": (arrays["w"] + step * (TARGET - arrays["w"])).astype(arrays["w"].dtype)}
 
     return foreign_app(trained, metrics={"train_loss": 0.5, **(metrics or {})}, **options)
 
@@ -217,13 +217,13 @@ WRAPPERS = {
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_flowers_privacy_wrappers_do_as_around_fed_avg_or_are_refused(name):
-    """Their noise is in the model that the next round sends: nothing that they add is forgotten."""
+    """Their noise is in the model that the next round sends, and no reply counts for what the others are."""
 
     def models(inner):
         np.random.seed(0)  # noqa: NPY002 (Flower's noise is drawn from it)
         seen = []
         own = getattr(flowers, name)(inner, *WRAPPERS[name])
-        result = simulated(own, moving_app(seen, metrics={"norm_bit": 1.0}), 3, initial_arrays={"w": np.zeros((6, 5))})
+        result = simulated(own, moving_app(seen, {"norm_bit": 1.0}, 99.0), 3, initial_arrays={"w": np.zeros((6, 5))})
         return [*seen[::NODES], w_of(result)]
 
     ours, theirs = map(models, (FedDualAvg(**DENSE), FedAvg(fraction_evaluate=0.0)))
