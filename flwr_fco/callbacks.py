@@ -376,9 +376,8 @@ class Checkpoint(Callback):
         """Save the run if it is due; log a failure and continue (a private run ends)."""
         saved = self._saved
         # A run that has done nothing does not replace the file of an earlier run with the same settings.
-        if saved is None or (server_round == 0 and self._others):
-            return
-        if not (last or saved.private or server_round % self.every == 0):
+        done = server_round > 0 or not self._others
+        if saved is None or not done or not (last or saved.private or server_round % self.every == 0):
             return
         try:
             saved.save(self.path)

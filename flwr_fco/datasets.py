@@ -196,10 +196,8 @@ def dirichlet_partition(
     codes = np.unique(array, return_inverse=True)[1]
     classes = [np.flatnonzero(codes == code) for code in np.unique(codes)]
     for _ in range(_TRIES):
-        pieces = []
-        for rows in classes:
-            cuts = np.rint(np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))[:-1] * rows.size).astype(np.int64)
-            pieces.append(np.split(rng.permutation(rows), cuts))
+        drawn = [(np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))[:-1], rng.permutation(own)) for own in classes]
+        pieces = [np.split(rows, np.rint(ends * rows.size).astype(np.int64)) for ends, rows in drawn]
         parts = [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
         if min(part.size for part in parts) >= min_size:
             return parts

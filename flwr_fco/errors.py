@@ -52,8 +52,6 @@ _SIGNS = {
     "fraction_evaluate=0.0",
     "No query function registered": "The ClientApp answers no questions: make it with client_app (an estimator's own)",
     "attempting to load": "Its SuperNode's log has the reason: often a package that is not installed there",
-    "'dual'": FOR_A_MODEL,
-    '"dual"': FOR_A_MODEL,
 }
 
 

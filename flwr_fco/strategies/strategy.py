@@ -302,7 +302,8 @@ class CompositeStrategy(Options):
         for node_id, first in run.nodes.refused.items():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
             run.current.leave_out([(Node(node_id, first.partition_id), reason)])
-        run.current.leave_out(((node, "it is not connected any more") for node in run.missing), quiet=True)
+        for node in run.missing:
+            run.current.leave_out([(node, "it is not connected any more")], quiet=True)
         return outbox
 
     def _refuse_wrappers(self, frame: FrameType | None) -> bool:
@@ -452,9 +453,8 @@ def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any], kept: Container[
 
 
 def _rate(rate: Rate | None) -> str:
-    if callable(rate):
-        return str(getattr(rate, "__name__", "a function of the round"))
-    return f"{rate:g}" if isinstance(rate, float) else rate or "none"
+    name = str(getattr(rate, "__name__", "a function of the round"))
+    return f"{rate:g}" if isinstance(rate, float) else name if callable(rate) else rate or "none"
 
 
 # --- two families of methods ------------------------------------------------------------------------------------------

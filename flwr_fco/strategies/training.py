@@ -139,9 +139,8 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
     state : NamedTuple
         The server's state as the round begins.
     """
-    if type(method).local is not DualAveraging.local or type(problem.plan.mirror_map) is not Euclidean:
-        return False
-    if not all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized):
+    kept = type(method).local is DualAveraging.local and type(problem.plan.mirror_map) is Euclidean
+    if not kept or not all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized):
         return False
     primal = method.retrieve(problem, state)
     dual = state.dual

@@ -24,8 +24,7 @@ from flwr_fco.strategies import Bounds, DualFL, FedDualAvg
 
 
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
-    loads = []
-    before = len(client._objectives)
+    loads, before = [], len(client._objectives)
     app = client_app(lambda context: loads.append(m := context.node_config["partition-id"]) or clients()[m])
     for repeat in (1, 2):
         simulated(strategy(), app, 3)
@@ -47,8 +46,7 @@ def test_another_thread_may_load_while_a_run_is_forgotten_or_forget_first():
 
 def test_copies_of_an_app_find_what_the_first_has_loaded(capsys):
     """Flower's simulation may pickle the app with every message."""
-    app = client_app(lambda context: print("loaded") or clients()[0])
-    grid = InProcessGrid(app, 2)
+    grid = InProcessGrid(app := client_app(lambda context: print("loaded") or clients()[0]), 2)
     with grid.identity():
         for _ in range(2):
             grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
@@ -99,6 +97,9 @@ def test_what_is_no_objective_is_refused():
     own = type("Own", (LeastSquares,), {"metrics": lambda self, w: {"loss": None}})(np.eye(6), np.ones(6))
     said = r"Own.metrics\(w\), by default {'loss': value\(w\)}: .*None.*; expected numbers by name"
     refused(said, simulated, strategy(fraction_evaluate=1.0), app_of([own] * 4), 1, kind=ClientError)
+    # An error of a client of ours is no sign of a ClientApp of FedAvg.
+    own = type("Own", (LeastSquares,), {"batches": lambda *_, **more: {}["dual"]})(np.eye(6), np.ones(6))
+    refused(r"\(train\): 'dual'$", simulated, strategy(), app_of([own] * 4), 1, kind=ClientError)
     said = r"load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
     refused(said, client_app, lambda context: clients()[0], load_evaluation_objective=clients())
     named = SimpleNamespace(node_config={"partition-id": "north"}, node_id=2)

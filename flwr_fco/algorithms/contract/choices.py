@@ -336,7 +336,9 @@ class Strengths(Choice):
         Ratio of the smallest to the largest strength; by default 0.01 where psi acts on as many coefficients as there
         are rows, or more, and 0.0001 where it acts on fewer, as in glmnet.
     values : sequence of float, optional
-        Strengths to use instead of `num` and `ratio`.
+        Strengths to use instead of `num` and `ratio`. Of a ridge, which no strength makes 0, estimators by default take
+        1000 and less over the sum of the rows' weights: scikit-learn's C from 0.001. Give them where weights are of
+        another unit than rows.
     folds : int, optional
         Number of folds of a cross-validation, into which each client deals its own rows; by default there is none.
     rule : {"best", "one-standard-error"}, default "best"
