@@ -192,9 +192,7 @@ def unpack(arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[in
     return vectors
 
 
-def split_passed(
-    vectors: dict[str, Any], layout: Layout | None = None
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def split_passed(vectors: dict[str, Any], layout: Layout | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the vectors of a message, and its arrays that pass through, checked if the layout is given."""
     passed = {name.removeprefix(PASS): vectors.pop(name) for name in list(vectors) if name.startswith(PASS)}
     if layout is not None:
@@ -295,33 +293,3 @@ def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, d
             value = np.rint(np.clip(value, 0.0, 2.0**53))
         passed[entry.name] = value.astype(entry.dtype, copy=False)
     return vector, passed
-
-
-def increment_of(layout: Layout, arrays: Mapping[str, Array], sent: Vector) -> tuple[Vector, dict[str, NDArray[Any]]]:
-    """Return a model minus the one that was sent, and its arrays that pass through.
-
-    The difference of single-precision models is also in single precision: this loses less than the models have lost
-    already, and halves the size. A client that works in less precision than the server has got a rounded model.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the model.
-    arrays : mapping of str to Array
-        The client's model.
-    sent : ndarray of float64, shape (d,)
-        The model that it was sent.
-
-    Raises
-    ------
-    ProtocolError
-        As for :func:`model_vector`.
-    """
-    primal, passed = model_vector(layout, arrays)
-    single = all(arrays[entry.name].dtype == entry.dtype == "float32" for entry in layout.optimized)
-    kind = np.float32 if single else np.float64
-    if rounded := [entry for entry in layout.optimized if arrays[entry.name].dtype not in (entry.dtype, "float64")]:
-        sent = sent.copy()
-        for entry in rounded:
-            sent[entry.block] = sent[entry.block].astype(arrays[entry.name].dtype)
-    return primal.astype(kind, copy=False) - sent.astype(kind, copy=False), passed

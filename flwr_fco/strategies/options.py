@@ -12,17 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from flwr_fco.algorithms.contract import Algorithm, register
-from flwr_fco.algorithms.contract.choices import (
-    Arrays,
-    Average,
-    Bounds,
-    Density,
-    Everyone,
-    Last,
-    Participation,
-    Trimmed,
-    Wire,
-)
+from flwr_fco.algorithms.contract.choices import Arrays, Bounds, Density, Everyone, Output, Participation, Trimmed, Wire
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
@@ -143,7 +133,7 @@ class Options(FedAvg):
     seed: int = field(default=0, metadata=SEED)
     on_divergence: Literal["raise", "warn"] = "raise"
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    output: Literal["last"] | Last | Average = "last"
+    output: Output = "last"
     aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
     bounds: Bounds = field(default=Bounds())
     arrays: Arrays = field(default=Arrays())

@@ -22,15 +22,7 @@ from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, euclidean_
 from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import listed
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import (
-    FLOATS,
-    NOT_FINITE,
-    check_array,
-    check_passed,
-    digest_of,
-    increment_of,
-    model_vector,
-)
+from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of, model_vector
 from flwr_fco.messages.protocol import MemoryLostError, Node, Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number, only
 from flwr_fco.messages.short import Form, Mask, read_reply
@@ -279,9 +271,7 @@ def cause_of(reason: str) -> str:
 # --- can it be --------------------------------------------------------------------------------------------------------
 
 
-def check_form(
-    up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout, half: bool = False
-) -> dict[str, float]:
+def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout, half: bool) -> dict[str, float]:
     """Return the norms of a reply's vectors, which are those that the method sends, and finite.
 
     Parameters
@@ -292,7 +282,7 @@ def check_form(
         Names and shapes of the vectors that a client sends.
     layout : Layout
         Of the model.
-    half : bool, default False
+    half : bool
         Whether vectors may be in half precision, whose errors the method bounds.
 
     Raises
@@ -520,10 +510,18 @@ def _model_of(run: Any, content: RecordDict, increment: Vector | None = None) ->
         Of a short message, whose arrays are those that pass through.
     """
     options, layout = run.options, run.problem.layout
+    arrays = only(ArrayRecord, content)
     if increment is None:
-        increment, passed = increment_of(layout, only(ArrayRecord, content), run.last()[0])
+        sent: Vector = run.last()[0]
+        increment, passed = model_vector(layout, arrays)
+        for entry in layout.optimized:
+            # A client that works in less precision than the server has got a rounded model.
+            increment[entry.block] -= sent[entry.block].astype(arrays[entry.name].dtype)
+        if all(arrays[entry.name].dtype == entry.dtype == "float32" for entry in layout.optimized):
+            # This loses less than the models have lost already, and halves the size.
+            increment = increment.astype(np.float32)
     else:
-        passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
+        passed = model_vector(Layout(layout.passed_through), arrays)[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
     # As with FedAvg, a client need not say more than its weight.
     examples = metrics.pop(EXAMPLES, metrics.get(options.weighted_by_key))

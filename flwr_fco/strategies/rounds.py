@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -135,16 +135,10 @@ def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str,
 
 
 def run_rounds(
-    strategy: Any,
-    run: Run,
-    callbacks: Callbacks,
-    num_rounds: int,
-    train_config: ConfigRecord,
-    evaluate_config: ConfigRecord,
-    evaluate_fn: Callable[[int, ArrayRecord], Any] | None,
-    resume: str | os.PathLike[str] | None,
+    run: Run, callbacks: Callbacks, num_rounds: int, configs: Mapping[str, ConfigRecord], evaluate_fn: Any, resume: Any
 ) -> Result:
     """Do the rounds of a run that has begun; the arguments are those of :meth:`CompositeStrategy.start`."""
+    strategy: Any = run.options
     began = time.monotonic()
     name = type(strategy).__name__
     result = run.result
@@ -175,7 +169,7 @@ def run_rounds(
             # Of a private round that was released before the run was killed, the rest is to be done.
             if not saved.unfinished:
                 callbacks.call("on_round_begin", number, result.arrays)
-                found = strategy.configure_train(number, result.arrays, train_config, run.grid)
+                found = strategy.configure_train(number, result.arrays, configs["train"], run.grid)
                 messages = _messages(found, f"{name}.configure_train", run)
                 replies = run.exchange(messages) if len(messages) else []
                 settled = None
@@ -195,7 +189,7 @@ def run_rounds(
                     raise
                 # As large as the model each: not beside those of the next round.
                 del replies
-            found = strategy.configure_evaluate(number, result.arrays, evaluate_config, run.grid)
+            found = strategy.configure_evaluate(number, result.arrays, configs["evaluate"], run.grid)
             messages = _messages(found, f"{name}.configure_evaluate", run)
             if len(messages):
                 replies = run.exchange(messages)

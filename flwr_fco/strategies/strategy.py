@@ -229,8 +229,8 @@ class CompositeStrategy(Options):
             run.grid = grid
             run.timeout = float("inf") if timeout is None else timeout
             self._running = True
-            configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-            return run_rounds(self, run, hooks, num_rounds, *configs, evaluate_fn, resume)
+            configs = {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()}
+            return run_rounds(run, hooks, num_rounds, configs, evaluate_fn, resume)
         finally:
             self._running = False
 

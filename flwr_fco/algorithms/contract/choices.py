@@ -106,6 +106,10 @@ class Average(Choice):
     """
 
 
+#: What the server shows of its points, whatever the method.
+Output = Literal["last"] | Last | Average
+
+
 @dataclass(frozen=True)
 class Reference(Choice):
     """The point at which the next stage begins: the largest entries of a mean of the previous stage's points.
