@@ -61,7 +61,7 @@ def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None
     >>> with TemporaryDirectory() as folder:
     ...     save(f"{folder}/run.npz", "a run", {number: np.array([number, 1.0]) for number in range(60_000)})
     ...     sorted(read_npz(f"{folder}/run.npz")), load(f"{folder}/run.npz", "a run")[59_999]
-    (['0', 'tree'], array([5.9999e+04, 1.0000e+00]))
+    (['0', 'checksum', 'tree'], array([5.9999e+04, 1.0000e+00]))
     """
     arrays: dict[str, NDArray[Any]] = {}
     saved = {"about": about, "version": _VERSION, "tree": encode(tree, _TREE, arrays)}
@@ -72,6 +72,7 @@ def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None
     arrays |= {f"{i}": np.stack([arrays.pop(name) for name in names]) for i, names in enumerate(alike.values())}
     text = json.dumps({**saved, "rows": [*alike.values()]})
     arrays["tree"] = np.frombuffer(text.encode(), np.uint8)
+    arrays["checksum"] = np.array(_checksum(arrays))
     write_npz(path, arrays, secret=secret)
 
 
@@ -84,8 +85,9 @@ def load(path: FilePath, about: str) -> Any:
         If the file is damaged, or of a run with other settings.
     """
     arrays = read_npz(path)
-    if "tree" not in arrays:
-        raise ConfigurationError(f"{shown(path)} is no saved run; take the file of a Checkpoint")
+    checksum = arrays.pop("checksum", np.array(""))
+    if "tree" not in arrays or str(checksum) != _checksum(arrays):
+        raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
     with _damaged(f"{shown(path)} is damaged", advice="; take an earlier copy"):
         saved = json_object(arrays["tree"].tobytes())
         version, whose = saved["version"], saved["about"]
@@ -113,6 +115,15 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     return "a function" if callable(value) else repr(value)
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {arrays[name].shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind != "U" else array.tobytes())
+    return digest.hexdigest()
 
 
 # --- a run as a file --------------------------------------------------------------------------------------------------
