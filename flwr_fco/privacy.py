@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -33,15 +33,11 @@ from scipy.special import ndtri
 from flwr_fco.algorithms.contract.problem import Problem
 from flwr_fco.core.layout import Vector, dense
 from flwr_fco.core.logs import logger
-from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, POSITIVE, Choice, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, PART, POSITIVE, Choice, checked
 from flwr_fco.errors import ConfigurationError, installed
 from flwr_fco.messages.protocol import Node, Uplink
 
 __all__ = ["GaussianDP"]
-
-#: Draws a vector of independent N(0, 1).
-Draw = Callable[[], Vector]
-_CHANCE = {"range": (lambda delta: not (delta <= 0.0 or delta >= 1.0), "a number between 0 and 1, such as 1e-5")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,7 @@ class GaussianDP(Choice):
 
     # NaN: not given. One error then names all that is missing.
     clip: float | Mapping[str, float] = math.nan
-    delta: float = field(default=math.nan, metadata=_CHANCE)
+    delta: float = field(default=math.nan, metadata=PART)
     noise_multiplier: float | None = field(default=None, metadata=NON_NEGATIVE)
     target_epsilon: float | None = field(default=None, metadata=POSITIVE)
     noise: Literal["banded", "independent"] = "banded"
@@ -109,13 +105,13 @@ class GaussianDP(Choice):
     noise_seed: int | None = field(default=None, metadata=NATURAL)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        missing = [name for name in ("clip", "delta") if getattr(self, name) != getattr(self, name)]
+        missing = [name for name in ("clip", "delta") if getattr(self, name) is math.nan]
         if self.noise_multiplier is None and self.target_epsilon is None:
             missing.append("noise_multiplier or target_epsilon")
         if missing:
             example = "GaussianDP(clip=1.0, delta=1e-5, target_epsilon=2.0)"
             raise ConfigurationError(f"GaussianDP without {', '.join(missing)}; expected all three, such as {example}")
+        super().__post_init__()
         clips = self.clips
         if not clips or not all(0.0 < bound < math.inf for bound in clips.values()):
             raise ConfigurationError(f"clip={self.clip!r}; expected a finite number > 0, or one for each array")
@@ -203,9 +199,8 @@ class BandedNoise:
         self._coefficients = square_root_coefficients(bands)
         self.last: list[Vector] = []
 
-    def next(self, draw: Draw) -> Vector:
-        """Return y_t."""
-        noise = draw()
+    def next(self, noise: Vector) -> Vector:
+        """Return y_t; into z_t, independent N(0, 1), it is written."""
         for c, earlier in zip(self._coefficients[1:], self.last, strict=False):
             noise -= c * earlier
         self.last = [noise, *self.last][: self._coefficients.size - 1]
@@ -267,40 +262,33 @@ def library(name: str = "dp_accounting") -> Any:
 class Accountant(NamedTuple):
     """The mechanism of a run, with the parameters that determine its cost.
 
+    Independent noise is that of one band, where a client may take part in each round.
+
     Parameters
     ----------
-    noise : {"independent", "banded"}
-        The noise of :class:`GaussianDP`.
-    sampling : float
-        Probability that a client takes part in a round, for ``"independent"``.
-    separation : int
-        Rounds between two participations of a client, for ``"banded"``.
-    bands : int
-        Number of bands, for ``"banded"``.
+    sampling : float, default 1.0
+        Probability that a client takes part in a round; below 1 for independent noise alone.
+    separation : int, default 1
+        Rounds between two participations of a client.
+    bands : int, default 1
+        Number of bands.
     """
 
-    noise: str
     sampling: float = 1.0
     separation: int = 1
     bands: int = 1
-
-    def sensitivity(self, rounds: int) -> float:
-        """Return the largest influence of a client on the noisy quantity after some rounds, per unit of the clip."""
-        # Of independent noise that of a single round; the composition accounts for several rounds.
-        return banded_sensitivity(rounds, self.separation, self.bands) if self.noise == "banded" else 1.0
 
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
         """Return epsilon after a number of rounds; infinite without noise. The noise multiplier is sigma / clip."""
         if rounds == 0 or noise_multiplier == 0.0:
             return math.inf if rounds else 0.0
-        if self.noise == "independent" and self.sampling < 1.0:
-            if noise_multiplier < _LEAST_NOISE:
-                return math.inf
-            one = _losses(noise_multiplier, self.sampling)
-            return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
-        times = rounds if self.noise == "independent" else 1
-        multiplier = noise_multiplier / (self.sensitivity(rounds) * math.sqrt(times))
-        return float(library().get_epsilon_gaussian(multiplier, delta))
+        if self.sampling == 1.0:
+            influence = banded_sensitivity(rounds, self.separation, self.bands)
+            return float(library().get_epsilon_gaussian(noise_multiplier / influence, delta))
+        if noise_multiplier < _LEAST_NOISE:
+            return math.inf
+        one = _losses(noise_multiplier, self.sampling)
+        return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
 
     def noise_multiplier(self, target_epsilon: float, rounds: int, delta: float) -> float:
         """Return the smallest noise multiplier for which a run stays within a target epsilon, to 4 digits.
@@ -359,14 +347,14 @@ class PrivateMean:
     def __init__(self, privacy: GaussianDP, options: Any) -> None:
         library()
         self.privacy = privacy
+        share, self._sampled = options.fraction_train, privacy.noise == "independent"
         # 1e-9: a fraction of 1 / 49 gives 49 blocks, not 48.
-        blocks = 1 if privacy.noise == "independent" else math.floor(1.0 / options.fraction_train + 1e-9)
-        bands = (privacy.bands or blocks) if privacy.noise == "banded" else 1
-        self.accountant = Accountant(privacy.noise, options.fraction_train, blocks, bands)
+        blocks = 1 if self._sampled else math.floor(1.0 / share + 1e-9)
+        self.accountant = Accountant(share if self._sampled else 1.0, blocks, privacy.bands or blocks)
         self.round, self.released, self.rounds = 0, 0, 0
         self.multiplier, self.denominator = 0.0, 1.0
         self.order: list[tuple[int, int]] = []
-        self.stream = BandedNoise(bands)
+        self.stream = BandedNoise(self.accountant.bands)
         self._asked: set[tuple[int, int]] | None = None
 
     def begin_round(self, nodes: Sequence[Node], num_rounds: int | None, problem: Problem) -> list[Node]:
@@ -400,22 +388,20 @@ class PrivateMean:
             prefix = f"round {self.round + 1} of this strategy has been released already, up to round {self.released}"
             advice = "Resume from the last state; another run, whose epsilon adds to this one's, takes another strategy"
             raise ConfigurationError(f"{prefix}; another one costs the clients' privacy again. {advice}")
-        if privacy.noise == "independent":
+        if self._sampled:
             seed: Any = privacy.noise_seed
             rng = secrets.SystemRandom() if seed is None else np.random.default_rng([seed, 3, self.round])
             self._asked = {node.key for node in nodes if rng.random() < self.accountant.sampling}
         else:
             blocks = self.accountant.separation
             self._asked = set(self.order[self.round % blocks :: blocks])
-        self._bounds = [(slice(None), privacy.total_clip)]
+        blocks_of = {"": slice(None)}
         if isinstance(privacy.clip, Mapping):
             blocks_of = {entry.name: entry.block for entry in layout.optimized}
-            if blocks_of.keys() != privacy.clips.keys():
-                raise ConfigurationError(f"clip={privacy.clip!r}; expected a bound for each of {', '.join(blocks_of)}")
-            self._bounds = [(blocks_of[name], bound) for name, bound in privacy.clips.items()]
-        self._size = layout.size
-        self._steps = problem.plan.steps or 1
-        self._elapsed = problem.client_lr * self._steps
+        if blocks_of.keys() != privacy.clips.keys():
+            raise ConfigurationError(f"clip={privacy.clip!r}; expected a bound for each of {', '.join(blocks_of)}")
+        self._bounds = [(blocks_of[name], bound) for name, bound in privacy.clips.items()]
+        self._problem = problem
         return [node for node in nodes if node.key in self._asked]
 
     def _settle(self, nodes: Sequence[Node], rounds: int | None) -> None:
@@ -428,9 +414,8 @@ class PrivateMean:
             logger.warning(text, privacy.delta, len(order), 1.0 / len(order))
         seed: Any = privacy.noise_seed
         (secrets.SystemRandom() if seed is None else np.random.default_rng([seed, 2])).shuffle(order)
-        share = accountant.sampling if privacy.noise == "independent" else 1.0 / accountant.separation
         self.rounds, self.order, self.multiplier = rounds, order, self._multiplier_for(rounds)
-        self.denominator = share * (privacy.clients or len(order))
+        self.denominator = accountant.sampling / accountant.separation * (privacy.clients or len(order))
 
     def _multiplier_for(self, rounds: int) -> float:
         privacy = self.privacy
@@ -438,10 +423,10 @@ class PrivateMean:
             return privacy.noise_multiplier
         return self.accountant.noise_multiplier(float(privacy.target_epsilon or 0.0), rounds, privacy.delta)
 
-    def _draw(self) -> Vector:
+    def _draw(self, size: int) -> Vector:
         if self.privacy.noise_seed is None:
-            return secure_normal(self._size)
-        return np.random.default_rng([self.privacy.noise_seed, 1, self.round]).standard_normal(self._size)
+            return secure_normal(size)
+        return np.random.default_rng([self.privacy.noise_seed, 1, self.round]).standard_normal(size)
 
     def clipped_sum(self, uplinks: Sequence[Uplink]) -> Vector:
         """Return the sum of the clipped increments of those who were asked, one of each: the basis of the privacy.
@@ -457,7 +442,7 @@ class PrivateMean:
         if self._asked is None:
             prefix = "the replies of a private round are aggregated once; call configure_train before aggregate_train"
             raise ConfigurationError(prefix)
-        total = np.zeros(self._size)
+        total = np.zeros(self._problem.layout.size)
         left = set(self._asked)
         for up in uplinks:
             key = None if up.node is None else up.node.key
@@ -476,12 +461,13 @@ class PrivateMean:
             The replies that count.
         """
         mean = self.clipped_sum(uplinks)
-        mean += self.multiplier * self.privacy.total_clip * self.stream.next(self._draw)
+        mean += self.multiplier * self.privacy.total_clip * self.stream.next(self._draw(mean.size))
         mean /= self.denominator
         self.round += 1
         self.released = max(self.released, self.round)
         self._asked = None
-        return Uplink({"increment": mean}, self._elapsed, self._steps, weight=1.0, examples=1.0)
+        steps = self._problem.plan.steps or 1
+        return Uplink({"increment": mean}, self._problem.client_lr * steps, steps, weight=1.0, examples=1.0)
 
     def epsilon(self, multiplier: float, rounds: int) -> float:
         """Return epsilon after some rounds, at the privacy's delta; infinite if anybody can draw the noise."""
@@ -498,7 +484,7 @@ class PrivateMean:
         """Return the lines of the summary about the guarantee and its cost."""
         privacy, accountant = self.privacy, self.accountant
         who = f"a client's increments zeroed; each in 1 of {accountant.separation} rounds, in secret order"
-        if accountant.noise == "independent":
+        if self._sampled:
             who = f"a client added or removed; Poisson sampling with {accountant.sampling:g}"
         lines = [("Privacy", f"{privacy!r}, {who}")]
         if rounds := self.rounds or privacy.rounds or num_rounds:

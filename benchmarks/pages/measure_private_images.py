@@ -66,8 +66,8 @@ def noise_multiplier(method: str, fraction: float, epsilon: float, delta: float)
     if epsilon == np.inf:
         return 0.0
     blocks = int(1.0 / fraction)
-    kind = "independent" if method == "FedAvg" else method
-    return Accountant(kind, fraction, blocks, blocks).noise_multiplier(epsilon, ROUNDS, delta)
+    mechanism = Accountant(separation=blocks, bands=blocks) if method == "banded" else Accountant(fraction)
+    return mechanism.noise_multiplier(epsilon, ROUNDS, delta)
 
 
 def fed_avg_app(objectives, client_lr: float) -> ClientApp:

@@ -27,16 +27,15 @@ rdp = pytest.importorskip("dp_accounting.rdp.rdp_privacy_accountant")
 
 DELTA = 1e-5
 MECHANISMS = [
-    *(Accountant("independent", sampling=sampling) for sampling in (0.1, 1.0)),
-    *(Accountant("banded", separation=separation, bands=bands) for separation, bands in ((4, 4), (1, 3))),
+    *(Accountant(sampling) for sampling in (0.1, 1.0)),
+    *(Accountant(separation=separation, bands=bands) for separation, bands in ((4, 4), (1, 3))),
 ]
 
 
 def event(mechanism, rounds):
-    gaussian = dp_accounting.GaussianDpEvent(2.0 / mechanism.sensitivity(rounds))
-    if mechanism.noise == "banded":
-        return gaussian
-    sampled = dp_accounting.PoissonSampledDpEvent(mechanism.sampling, gaussian)
+    if mechanism.bands > 1:
+        return dp_accounting.GaussianDpEvent(2.0 / banded_sensitivity(rounds, mechanism.separation, mechanism.bands))
+    sampled = dp_accounting.PoissonSampledDpEvent(mechanism.sampling, dp_accounting.GaussianDpEvent(2.0))
     return dp_accounting.SelfComposedDpEvent(sampled, rounds)
 
 
@@ -63,7 +62,7 @@ def test_extremes():
         assert (mechanism.epsilon(0.0, 3, DELTA), mechanism.epsilon(1.0, 0, DELTA)) == (math.inf, 0.0)
         assert mechanism.epsilon(1e-3, 3, DELTA) > 1000.0
         assert 0.0 <= mechanism.epsilon(1e6, 3, DELTA) < 1e-4
-    refused("out of reach", Accountant("banded").noise_multiplier, 1e-12, 100, 1e-300)
+    refused("out of reach", Accountant().noise_multiplier, 1e-12, 100, 1e-300)
 
 
 def test_without_the_library_there_is_no_private_run(monkeypatch):
@@ -122,7 +121,7 @@ def test_the_banded_sensitivity_is_that_of_all_patterns(rounds):
 def test_the_streamed_banded_noise_is_that_of_the_inverse(bands):
     """The noise of each round as a linear function of all numbers that were drawn."""
     stream, drawn = BandedNoise(bands), iter(np.eye(24))
-    streamed = np.array([stream.next(lambda: next(drawn).copy()) for _ in range(12)])[:, :12]
+    streamed = np.array([stream.next(next(drawn).copy()) for _ in range(12)])[:, :12]
     assert len(stream.last) < bands
     np.testing.assert_allclose(banded_matrix(12, bands) @ streamed, np.eye(12), atol=1e-13)
 
@@ -283,7 +282,7 @@ def statistics(present, repeats, *, noise=1.0, clip=True, separated=True):
     matrix = banded_matrix(AUDITED_ROUNDS, SEPARATION)
     found = []
     around = nodes_of(1)
-    sensitivity = Mean(0.5).accountant.sensitivity(AUDITED_ROUNDS)
+    sensitivity = banded_sensitivity(AUDITED_ROUNDS, SEPARATION, SEPARATION)
     direction = matrix @ (np.array([1.0, 0.0, 1.0, 0.0]) if separated else np.ones(4))
     direction /= np.linalg.norm(direction)
     multiplier = noise * sensitivity / CLAIMED
