@@ -257,7 +257,7 @@ class in_words(ContextDecorator):
     """
 
     problem: str
-    kind: type[FlwrFcoError] = ProtocolError
+    kind: type[Exception] = ProtocolError
     advice: str = ""
     passing: Any = FlwrFcoError
 

@@ -3,6 +3,7 @@
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
 from functools import partial
@@ -14,13 +15,12 @@ from flwr.app import Array, ArrayRecord
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import short
-from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives import LeastSquares, Objective, SaddleObjective
 from flwr_fco.objectives.base import Line
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
-from flwr_fco.regularizers.base import BoundRegularizer, Psi, Regularizer
+from flwr_fco.regularizers.base import Psi, Regularizer
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.work import Epochs, FirstOrder, Steps
@@ -67,16 +67,9 @@ def agree(found: Any, expected: Any, prefix: str, tolerance: float = 0.0, size: 
 
 
 def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a call, or its ConfigurationError: what is not known, or not accepted."""
-    try:
+    """Return the result of a call, or None after a ConfigurationError: it is not known, or not accepted."""
+    with suppress(ConfigurationError):
         return call(*arguments)
-    except ConfigurationError as error:
-        return error
-
-
-def known(result: Any) -> bool:
-    """Whether an attempt has succeeded."""
-    return not isinstance(result, ConfigurationError)
 
 
 def _largest(array: Any) -> float:
@@ -122,7 +115,6 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     rng = np.random.default_rng(seed)
     psi.check_shape("w", shape)
     points = _points(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
-    require(isinstance(value := psi.value(points[0]), float), f"{psi!r}: value(w) is {value!r}; expected a float")
     near = [psi.prox(v + 0.1 * rng.normal(size=shape), 0.1) for v in points]
     _check_once(Regularizer, psi, lambda v: psi.prox(v, 0.5), points[0])
     for step in (*[0.0] * psi.constraint, 1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6):
@@ -231,12 +223,12 @@ def check_pair(mirror_map: MirrorMap, regularizer: Psi, dimension: int = 12, see
     h = mirror_map
     duals = _points(np.random.default_rng(seed), (dimension,))
     found = list[Vector]()
-    psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+    pair = f"{h!r} with {getattr(regularizer, 'regularizer', regularizer)!r}"
     supported = h.supports(regularizer)
     result = attempt(h.retrieve, duals[0], 1.0, regularizer)
-    require(supported == known(result), f"{h!r} with {psi!r}: {supported=}, but retrieve returns {result}")
+    require(supported == (result is not None), f"{pair}: {supported=}, but retrieve returns {result}")
     for t in (0.0, 0.5, 20.0) if supported else ():
-        found += _check_minima(h, regularizer, t, f"{h!r} with {psi!r}, t = {t:g}: retrieve", duals, found)
+        found += _check_minima(h, regularizer, t, f"{pair}, t = {t:g}: retrieve", duals, found)
 
 
 def _points(rng: np.random.Generator, shape: Any, sizes: Sequence[float] = (0.01, 0.5, 1.0, 3.0, 10.0)) -> list[Vector]:
@@ -266,17 +258,17 @@ def _check_once(family: Any, thing: Any, call: Callable[[Vector], Vector], v: Ve
     require(np.isnan(call(spoiled).flat[v.size // 2]), f"{thing!r}: NaN becomes a number, as if a run had not diverged")
 
 
-def _check_map(call: Callable[..., Any], v: Vector, who: str) -> Vector:
+def _check_map(call: Callable[..., Any], v: Vector, who: str, in_place: bool = True) -> Vector:
     """Check that a map keeps shape and dtype, and gives the same finite result without `out`, with it and in place."""
     result = call(argument := v.copy())
     got, expected = (f"{getattr(each, 'dtype', type(each))}{np.shape(each)}" for each in (result, v))
     require(got == expected, f"{who} returned {got}, expected {expected} as in its argument")
     require(np.isfinite(result).all(), f"{who} is not finite:", argument=v, result=result)
     require(not np.shares_memory(result, argument), f"{who} returned (a view of) its argument, expected a new array")
-    for where, out in (("`out`", np.full_like(v, np.nan)), ("its argument as `out`", argument)):
+    for where, out in [("`out`", np.full_like(v, np.nan)), ("its argument as `out`", argument)][: 1 + in_place]:
         agree(argument, v, f"{who} changed its argument; it may write to `out` only")
-        require(call(argument, out) is out, f"{who} has to return out, which may be its argument")
-        agree(out, result, f"{who} writes something else to {where} than it returns without")
+        require(call(argument, out) is out, f"{who} has to return out{', which may be its argument' * in_place}")
+        agree(out, result, f"{who} writes something else to {where} than it returns: is out cleared?")
     return np.asarray(result)
 
 
@@ -352,11 +344,6 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
     """
     checks = _Checks(objective, seed, precision)
     points = (np.zeros(checks.size), checks.draw(), checks.draw())
-    for w in points:
-        # First: all else would compare numbers of different points.
-        objective.value(given := w.copy())
-        objective.gradient(given)
-        agree(given, w, "value or gradient changed the point w in place")
     each = (checks.gradient, checks.batches, checks.batch_gradients, checks.hessian, checks.line, checks.conjugate)
     for check in each:
         for w in points:
@@ -414,8 +401,8 @@ class _Checks:
         self.size = objective.layout.size
         self.same, self.slope, self.noise, self.step = _ACCURACY[precision]
         modulus = attempt(objective.strong_convexity)
-        self.convex = known(modulus)
-        self.modulus = modulus if known(modulus) else 0.0
+        self.convex = modulus is not None
+        self.modulus = modulus or 0.0
 
     def draw(self, scale: float = 1.0) -> Vector:
         return np.asarray(scale * self.rng.normal(size=self.size) / np.sqrt(self.size))
@@ -438,15 +425,13 @@ class _Checks:
             one, two, plain = ([*batches(np.random.default_rng(0), work, per_step)] for batches in made)
             rows = all(map(_is_rows, one))
             if rows and work.epochs and per_step == 1:
-                found, expected = ([batch.size for batch in each] for each in (one, plain))
-                require(found == expected, f"batches have sizes {found}, not {expected}: is the last partial one kept?")
-                require(sorted(np.concatenate(one)) == [*range(n)], f"an epoch has not each of {n} rows exactly once")
+                whole = sorted(np.concatenate(one)) == [*range(n)]
+                require(whole, f"an epoch has not each of {n} rows exactly once: is the last partial batch kept?")
             require(len(one) == len(plain), f"batches: {len(one)} for {work!r}, {per_step} a step, not {len(plain)}")
             require(work.batch_size or all(batch is None for batch in one), "expected None for each full batch")
             # The first batches are used after the second ones are drawn: the objective must not hold their state.
             first, second = (np.array([f.gradient(w, batch) for batch in batches]) for batches in (one, two))
-            same = np.array_equal(first, second)
-            require(same, "generators of the same seed give different batches: what is random must come from rng")
+            require(np.array_equal(first, second), "generators of the same seed give other batches: draw from rng")
             ignores = rows and work.batch_size == 1 < n and bool((first == f.gradient(w)).all())
             require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
 
@@ -456,15 +441,10 @@ class _Checks:
         A gap is made of tangents and of the least value.
         """
         f = self.f
-        value = f.value(w)
-        gradient = f.gradient(w)
-        out = np.full_like(w, np.nan)
+        value = f.value(given := w.copy())
+        agree(given, w, "value changed the point w in place")
+        gradient = _check_map(lambda v, *out: f.gradient(v, None, *out), w, "gradient(w, batch)", in_place=False)
         require(type(value) is float, f"value(w) is {value!r}, not a Python float")
-        sound = getattr(gradient, "dtype", None) == np.float64 and gradient.shape == w.shape
-        good = sound and bool(np.isfinite(gradient).all())
-        require(good, f"gradient(w) is {short(gradient)}, expected an array of {w.size} finite numbers in float64")
-        require(f.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
-        agree(out, gradient, "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
         signs = np.ones(w.size)
         saddle = f.ascends is not None
         signs[slice(0) if f.ascends is None else f.ascends] = -1.0
@@ -506,10 +486,10 @@ class _Checks:
             f.add_gradient(w, batch, -0.3, out := start.copy())
             agree(out, start - 0.3 * gradient, "add_gradient(w, batch, -0.3, out) adds something else", self.same)
             pair = attempt(f.value_and_gradient, w, batch, out)
-            if known(pair):
+            if pair is not None:
                 require(type(pair[0]) is float and pair[1] is out, "value_and_gradient gave no Python float and out")
                 agree(out, gradient, "value_and_gradient(w, batch)[1] differs from gradient(w, batch)", self.same)
-            row[:] = *gradient, pair[0] if known(pair) else f.value(w)
+            row[:] = *gradient, pair[0] if pair else f.value(w)
         agree(reported[0, -1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
         if all(map(_is_rows, batches)):
             mean = np.average(reported[1:], axis=0, weights=[batch.size for batch in batches])
@@ -525,7 +505,7 @@ class _Checks:
         product, block = attempt(f.hessian_product, w, v), attempt(f.hessian_block, w, on)
         entries = rows[:-1, on][np.triu_indices(on.size)]
         for who, found, expected in (("product(w, v)", product, rows[-1]), ("block(w, on)", block, entries)):
-            if known(found):
+            if found is not None:
                 require(f.smooth, f"hessian_{who} is known with smooth = False, where the gradient jumps")
                 require(found.shape == expected.shape, f"hessian_{who} has shape {found.shape}, not {expected.shape}")
                 agree(found, expected, f"hessian_{who}, against differences,", self.slope, size + _largest(expected))
@@ -534,7 +514,7 @@ class _Checks:
         """Check that the conjugate at the gradient, without the ridge, is no less than value and gradient say."""
         f = self.f
         ridge = f.l2 * f.ridged(w)
-        if known(terms := attempt(f.dual_terms, [w], [1.0])):
+        if terms := attempt(f.dual_terms, [w], [1.0]):
             value = f.value(w) - 0.5 * float(ridge @ w)
             inner = float((f.gradient(w) - ridge) @ w)
             prefix = "gaps would be wrong: dual_terms([w], [1.0])[0] is below <g, w> - value(w), of the gradient g"
@@ -545,7 +525,7 @@ class _Checks:
         f = self.f
         line = attempt(f.along, w, directions[0])
         # The second line starts at the last point of the first one.
-        for direction in directions if known(line) else ():
+        for direction in directions if line else ():
             plain = Line(f, w, direction)
             for step in (0.0, 0.7, -1.3):
                 (value, slope), (there, rise), where = line(step), plain(step), f"along(w, direction)({step})"
@@ -553,7 +533,7 @@ class _Checks:
                 agree(slope, rise, f"{where}[1] is not the slope there", self.same)
                 agree(line.gradient(step), plain.gradient(step), f"{where}, its gradient({step}) is off", self.same)
                 product = attempt(plain.curvature(step), direction)
-                if known(product):
+                if product is not None:
                     agree(line.curvature(step)(direction), product, f"{where}, its curvature({step}) is off", 1e-5)
             line = line.turn(step, directions[1])
             w = w + step * direction
@@ -574,14 +554,14 @@ class _Checks:
             for norm, order, dual in (("l2", 2, 2), ("l1", 1, np.inf)):
                 most = attempt(f.lipschitz, norm)
                 unit = np.linalg.norm(change, dual) / np.linalg.norm(move, order)
-                require(f.smooth or not known(most), f"{most=} of {norm} with smooth = False, where the gradient jumps")
+                require(f.smooth or most is None, f"{most=} of {norm} with smooth = False, where the gradient jumps")
                 prefix = f"lipschitz({norm!r})={most}, but the gradient or operator changed by {unit:.6g} a unit"
-                require(not known(most) or unit <= most * (1.0 + 1e-6), prefix)
+                require(most is None or unit <= most * (1.0 + 1e-6), prefix)
             curvature = float(change @ move / (move @ move))
             slack = 1e-9 + 1e-10 * _largest(change) / _largest(move)
             prefix = f"f is not as convex (concave in y) as strong_convexity()={least}: curvature {curvature:.6g}"
             require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, prefix)
-            for j in np.flatnonzero(f.ridged(move)) if known(square) else ():
+            for j in np.flatnonzero(f.ridged(move)) if square is not None else ():
                 alone = np.where(np.arange(self.size) == j, move, 0.0)
                 unit = (f.gradient(u + alone) - slopes)[j] / move[j] - f.l2
                 good = unit <= square * (1.0 + 1e-6) + slack
@@ -591,6 +571,15 @@ class _Checks:
 # --- strategies -------------------------------------------------------------------------------------------------------
 
 
+def _client(seed: int) -> LeastSquares:
+    """Return a well-conditioned client, with data from a model of its own."""
+    rng = np.random.default_rng(seed)
+    features = np.sqrt(30) * np.linalg.qr(rng.standard_normal((30, 6)))[0]
+    truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(6)
+    return LeastSquares(features, features @ truth, scale=0.5)
+
+
+@in_words("a run ended with an error", AssertionError, passing=AssertionError)
 def check_strategy(make: Callable[..., CompositeStrategy], tolerance: float | None = 1e-4) -> None:
     """Check that a strategy fulfils the contract of :class:`flwr_fco.strategies.CompositeStrategy`.
 
@@ -619,21 +608,6 @@ def check_strategy(make: Callable[..., CompositeStrategy], tolerance: float | No
     >>> from flwr_fco.strategies import FedDualAvg
     >>> check_strategy(FedDualAvg)
     """
-    try:
-        _check(make, tolerance)
-    except FlwrFcoError as error:
-        raise AssertionError(f"a run ended with {type(error).__name__}: {error}") from error
-
-
-def _client(seed: int) -> LeastSquares:
-    """Return a well-conditioned client, with data from a model of its own."""
-    rng = np.random.default_rng(seed)
-    features = np.sqrt(30) * np.linalg.qr(rng.standard_normal((30, 6)))[0]
-    truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(6)
-    return LeastSquares(features, features @ truth, scale=0.5)
-
-
-def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> None:
     like: Any = make()
     objectives = [_client(m) for m in range(4)]
     method = like.algorithm
@@ -670,11 +644,10 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     require(all(map(np.array_equal, one.state, twin.state)), "two runs of one seed differ, of which one was resumed")
     for number, (state, held) in enumerate(states, 1):
         require(state.round == number, f"after {number} rounds the state says round {state.round}")
-        for name, value, now in zip(held._fields, held, one.state, strict=True):
+        for name, value in zip(held._fields, held, strict=True):
             agree(getattr(state, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
-            kinds = [(np.asarray(each).dtype, *np.shape(each)) for each in (value, now)]
-            good = not np.ndim(value) or (kinds[0][0] in (np.float64, np.bool_) and kinds[0] == kinds[1])
-            require(good, f"state.{name} is {kinds[0]}, then {kinds[1]}; expected float64, one shape")
+            good = not np.ndim(value) or value.dtype in (np.float64, np.bool_)
+            require(good, f"state.{name} is {np.asarray(value).dtype} after {number} rounds; expected float64")
     if tolerance is not None:
         w = np.zeros(7)
         bound = psi.bind(objectives[0].layout)

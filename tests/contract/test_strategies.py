@@ -50,8 +50,8 @@ BROKEN = {
         "come to the solution",
     ),
     "changes the state": ({"aggregate": in_place}, r"state\.dual in place"),
-    "a state in float32": ({"init": in_float32}, "ConfigurationError: .*state.dual as float32.*; expected float64"),
-    "diverges": ({"aggregate": far_away}, "ended with DivergedError"),
+    "a state in float32": ({"init": in_float32}, "ended with an error: .*state.dual as float32.*; expected float64"),
+    "diverges": ({"aggregate": far_away}, "ended with an error: .*diverge"),
 }
 
 
