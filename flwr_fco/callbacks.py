@@ -197,18 +197,15 @@ class EarlyStopping(Callback):
         self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
         #: By which another one, with which it has changed places since a run was saved, does not take its numbers.
         self._about = f"{self._kind} of {self._looks_at if isinstance(self._looks_at, str) else 'the model'}"
-        self._begin()
+        self.on_run_begin()
 
-    def _begin(self) -> None:
+    def on_run_begin(self, strategy: CompositeStrategy | None = None, num_rounds: int = 0) -> None:
+        """Forget the previous run."""
         self.stopped = self._waited = 0
         self.best = math.nan
         self._seen = False
         self.best_arrays: ArrayRecord | None = None
         self._before: NDArray[np.float64] | None = None
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Forget the previous run."""
-        self._begin()
 
     def on_round_end(
         self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]

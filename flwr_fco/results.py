@@ -91,8 +91,9 @@ class Result(FlowerResult):
         return {"train": train, "evaluate": evaluate, "server": self.evaluate_metrics_serverapp}
 
     def __repr__(self) -> str:
-        numbers = [number for history in self.histories.values() for number in history]
-        lines = [f"Result after round {max([*numbers, *self.callback_metrics], default=0)}"]
+        histories = dict[str, Mapping[int, Any]](self.histories) | {"callbacks": self.callback_metrics}
+        last = max([number for history in histories.values() for number in history], default=0)
+        lines = [f"Result after round {last}"]
         shown = [
             f"{name} {array.dtype}{list(array.shape)}, {np.count_nonzero(array.numpy())} not zero"
             for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]
@@ -100,9 +101,7 @@ class Result(FlowerResult):
         more = len(self.arrays) - len(shown)
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
-        last = max(numbers, default=0)
-        shown_of = dict[str, Mapping[int, Any]](self.histories)
-        for title, history in (shown_of | {"callbacks": self.callback_metrics}).items():
+        for title, history in histories.items():
             if history:
                 number = max(history)
                 when = "" if number == last else f" (round {number})"

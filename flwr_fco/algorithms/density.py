@@ -320,9 +320,7 @@ def smaller_side(shape: tuple[int, ...]) -> int:
     >>> [smaller_side(shape) for shape in [(120, 400), (400, 120), (16, 6, 5, 5), (5, 5, 6, 16)]]
     [120, 120, 16, 16]
     """
-    if 0 in shape or len(shape) < 2:
-        return min(1, math.prod(shape))
-    outs = max(shape[0], shape[-1])
+    outs = max([*shape[:1], *shape[-1:], 1])
     return min(outs, math.prod(shape) // outs)
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.work import Minimise
 
 
 class DualFLState(NamedTuple):
@@ -182,18 +181,16 @@ class DualAcceleration(PrimalAveraging):
 
     def setting(self, given: Setting, state: DualFLState | None) -> Setting:
         """Return the work with the gap as its rule, if the tolerance follows a schedule."""
-        work = given.work
-        if self.schedule == "fixed" or not isinstance(work, Minimise):
-            return given
-        return given._replace(work=replace(work, rule="gap"))
+        work: Any = given.work
+        return given if self.schedule == "fixed" else given._replace(work=replace(work, rule="gap"))
 
-    def _work(self, problem: Problem, state: DualFLState) -> Minimise | None:
+    def _work(self, problem: Problem, state: DualFLState) -> Any:
         """Return the minimisation with this round's tolerance, if the tolerance changes.
 
         The gap of theorem 3.2 is 1/(N nu (n+1)^(4+gamma)), that of theorem 3.3 1/N ((1 - sqrt(rho))/(1 + gamma))^n.
         """
-        work = problem.plan.work
-        if self.schedule == "fixed" or not isinstance(work, Minimise):
+        work: Any = problem.plan.work
+        if self.schedule == "fixed":
             return None
         if self.schedule == "linear":
             gap = ((1.0 - math.sqrt(problem.numbers["rho"])) / (1.0 + self.gamma)) ** state.round

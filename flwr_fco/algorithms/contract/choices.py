@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
-from flwr_fco.core.validation import AT_LEAST_ONE, PART, POSITIVE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, PART, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node
 from flwr_fco.regularizers.base import Scope
@@ -37,7 +37,6 @@ def _are_rows(rows: Mapping[Any, Any]) -> bool:
 
 
 _ROWS = {"range": (_are_rows, "numbers > 0 by partition id, which is a whole number")}
-_SHARE_OF_ONE = {"range": (lambda share: 0.0 < share <= 1.0, "a number above 0, at most 1")}
 _RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 
@@ -212,7 +211,7 @@ class Bounds(Choice):
     """
 
     max_ratio: float | None = field(default=100.0, metadata=_RATIO)
-    max_share: float | None = field(default=None, metadata=_SHARE_OF_ONE)
+    max_share: float | None = field(default=None, metadata=CHANCE)
     rows: Mapping[int, float] | None = field(default=None, metadata=_ROWS)
     max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
     own_loops: bool = False

@@ -352,8 +352,7 @@ class Replies:
             As for :meth:`mean`.
         """
         each = [*zip(self._weights, self._uplinks, strict=True)]
-        pairs = [(weight / up.step_sizes, up.vectors["increment"]) for weight, up in each]
-        moves = np.asarray(weighted_sum(pairs, pairs[0][1].shape))
+        moves = Mean().of([up.vectors["increment"] for up in self._uplinks], [w / up.step_sizes for w, up in each])
         if common is not None and any(map(_is_sparse, self._uplinks)):
             moves -= sum(weight for weight, up in each if _is_sparse(up)) * common
         return moves
@@ -378,8 +377,7 @@ class Replies:
         name : str, default "increment"
             Name of the vector.
         """
-        pairs = [(weight, up.vectors[name]) for weight, up in zip(self._weights, self._uplinks, strict=True)]
-        return np.asarray(weighted_sum(pairs, pairs[0][1].shape))
+        return Mean().of([up.vectors[name] for up in self._uplinks], self._weights)
 
     @property
     def weight(self) -> float:
