@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,16 +139,13 @@ def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> C
     >>> settle(one_question(), lambda request: [Answer({"loss": 2.0}, {}, weight=1.0)])
     Certificate(kind='residual', value=0.0, objective=2.0, reason='', clients=1)
     """
-    clients = 0
+    answers: Any = None
     try:
-        request = next(certificate)
         while True:
-            answers = ask(request)
-            clients = len(answers)
-            request = certificate.send(answers)
+            answers = ask(certificate.send(answers))
     except StopIteration as stop:
         result: Certificate = stop.value
-        return result._replace(clients=clients)
+        return result._replace(clients=len(answers))
 
 
 def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
@@ -307,11 +304,8 @@ def reported_at(
         return {"conjugate": objective.dual_terms(points, shares)[0]}, {}
     loss, gradient = objective.value_and_gradient(w)
     reported = {"loss": float(loss), "l2": float(objective.l2), "convex": float(convex)}
-    if not convex:
-        return reported, {
-            "rows": np.array([np.append(gradient - objective.l2 * objective.ridged(w), 0.0)] * len(points))
-        }
-    dual = [objective.dual_terms([point], [1.0]) for point in points]
+    plain = 0.0, gradient - objective.l2 * objective.ridged(w)
+    dual = [objective.dual_terms([point], [1.0]) if convex else plain for point in points]
     return reported, {"rows": np.array([np.append(slopes, value) for value, slopes in dual])}
 
 

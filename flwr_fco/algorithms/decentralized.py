@@ -37,7 +37,7 @@ Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
-_State = TypeVar("_State", bound="GraphState")
 #: The fields of a state that have a row for each node.
 _OF_NODES = ("dual", "elapsed", "trackers")
 
@@ -61,7 +60,7 @@ class GraphState(NamedTuple):
     Parameters
     ----------
     dual : ndarray of float64, shape (M, d)
-        The nodes' duals Z. One row until the number of nodes is known.
+        The nodes' duals Z. One row for all of them until the nodes are known.
     elapsed : ndarray of float64, shape (M,)
         The nodes' weights of psi.
     trackers : ndarray of float64, shape (M, d) or (0, d)
@@ -77,13 +76,6 @@ class GraphState(NamedTuple):
     trackers: Matrix
     round: int = 0
     started: int = 0
-
-
-def with_rows(state: _State, num_nodes: int) -> _State:
-    """Return a state with a row for each node: copies of the only row where there is one."""
-    single = {name: only for name in _OF_NODES if len(only := getattr(state, name)) == 1 < num_nodes}
-    rows: Any = {name: np.repeat(only, num_nodes, axis=0) for name, only in single.items()}
-    return state._replace(**rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +111,7 @@ class DecentralizedDualAveraging(Algorithm):
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
         trackers = np.zeros((1 if self._tracking else 0, primal.size))
-        state = GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
-        return with_rows(state, problem.graph.num_rows)
+        return GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
 
     def downlink(self, problem: Problem, state: GraphState, to: To | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
@@ -138,7 +129,6 @@ class DecentralizedDualAveraging(Algorithm):
         if problem.round == 0:
             gradients = graph.spread(rows, [uplink.vectors["increment"] for uplink in replies])
             return state._replace(trackers=mixing @ gradients - gradients, started=1)
-        state = with_rows(state, mixing.shape[0])
         increments, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
         dual = mixing @ (state.dual + problem.server_lr * increments)
         time = mixing @ (state.elapsed + problem.server_lr * elapsed)
@@ -159,7 +149,9 @@ class DecentralizedDualAveraging(Algorithm):
 
     def restart(self, problem: Problem, state: GraphState, change: Change) -> GraphState:
         """Return the state with a row for each node; nodes that have left hand on their trackers."""
-        state = with_rows(state, problem.graph.num_rows)
+        count = problem.graph.num_rows
+        rows: Any = {name: np.repeat(own, count, 0) for name in _OF_NODES if len(own := getattr(state, name)) == 1}
+        state = state._replace(**rows)
         if not (change.left and self._tracking):
             return state
         return state._replace(trackers=problem.graph.handed_on(state.trackers, change.left))
@@ -211,8 +203,6 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     >>> DecentralizedRestricted.name, DecentralizedRestricted.reads
     ('tracked_dual_averaging', 'rows')
     """
-
-    _emptied: ClassVar[tuple[str, ...]] = _OF_NODES
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
         """Return the nodes' mean."""

@@ -69,8 +69,6 @@ class DualAveraging(Algorithm):
         Whether psi acts in the local steps; False is OSP, 'only server proximal'.
     output : str, default "last"
         With ``"shadow"`` clients also send z_k - z_0, k = 1..K.
-    client : {"composite", "unmodified"}, default "composite"
-        Whether the clients know psi.
 
     References
     ----------
@@ -87,7 +85,6 @@ class DualAveraging(Algorithm):
 
     client_prox: bool = True
     output: str | Last | Average = "last"
-    client: str = "composite"
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Send z_K - z_0 and, if they are asked for, all z_k - z_0."""

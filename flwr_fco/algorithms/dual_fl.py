@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,8 +123,6 @@ class DualAcceleration(PrimalAveraging):
 
     Parameters
     ----------
-    nu, rho : float or "auto"
-        Weight of the control, and how quickly the momentum settles.
     alpha : float
         Weight of the term alpha/2 ||x||^2.
     schedule : {"fixed", "sublinear", "linear"}
@@ -143,8 +141,6 @@ class DualAcceleration(PrimalAveraging):
     reads = "everyone"
     refuses = no_psi("the clients' minimisations are all that it is made of, and they know nothing of psi")
 
-    nu: float | Literal["auto"] = 0.01
-    rho: float | Literal["auto"] = 0.0
     alpha: float = 0.0
     schedule: str = "fixed"
     gamma: float = 0.5

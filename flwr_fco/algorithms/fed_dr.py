@@ -73,7 +73,6 @@ def rescaled(state: MeanState, population: float) -> MeanState:
     return state._replace(mean=state.mean * (state.population / population), population=population)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeanOfMemories(PrimalAveraging):
     """A method that samples clients and keeps the mean of what all of them remember.
 

@@ -41,7 +41,6 @@ the number of rounds is missing in its bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,17 +82,11 @@ class TrackingState(NamedTuple):
     points: Vector = NO_POINTS
 
 
-@dataclass(frozen=True, kw_only=True)
 class GradientTracking(Algorithm):
     """Local steps z <- z - client_lr (g(retrieve(z, t)) + control - own), whose trackers sum to 0 over all clients.
 
     `own` is the mean of the client's gradients when it last took part, `control` the mean of `own` over all clients.
     The number ``gradient`` asks for one gradient at the start instead (round 0).
-
-    Parameters
-    ----------
-    tracker_start : {"gradient", "zero"}, default "gradient"
-        Whether a round 0 of one gradient each comes first, or trackers begin at 0.
 
     References
     ----------
@@ -110,8 +103,6 @@ class GradientTracking(Algorithm):
     memory = ("own",)
     reads = "sums"
     sparse = "control"
-
-    tracker_start: str = "gradient"
 
     # --- a client -------------------------------------------------------------------------------------------------
 

@@ -82,7 +82,6 @@ class PrimalState(NamedTuple):
     points: Vector = NO_POINTS
 
 
-@dataclass(frozen=True, kw_only=True)
 class PrimalAveraging(Algorithm):
     """A method whose state holds the model itself as `primal`; Euclidean unless a subclass says otherwise.
 
@@ -121,7 +120,6 @@ def no_psi(why: str) -> Mapping[str, str]:
     return {**PrimalAveraging.refuses, "regularizer": why}
 
 
-@dataclass(frozen=True, kw_only=True)
 class GradientSteps(PrimalAveraging):
     """Steps x <- x - client_lr g(x): FedAvg, dual averaging's steps without psi.
 
@@ -144,7 +142,6 @@ class GradientSteps(PrimalAveraging):
         return client.dual_steps(downlink.vectors["primal"], psi=False)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubgradientSteps(PrimalAveraging):
     """Subgradient steps w <- w - client_lr (g(w) + s(w)), s in the subdifferential of psi, sign(0) = 0.
 

@@ -33,7 +33,7 @@ import math
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -124,6 +124,8 @@ class Stage(Choice):
 #: What a state in stages has besides: the index of the stage, from 0; how many rounds of it are done; its reference v,
 #: shape (d,); and the points that the next reference averages, their sum or, of a window, the last of them after zeros.
 _OF_STAGES = ("stage", "stage_round", "reference", "stage_points")
+#: What a stage begins without: duals and trackers, of a server or of nodes.
+_EMPTIED = ("dual", "elapsed", "control", "trackers")
 
 
 def _staged(names: Sequence[str], values: Sequence[Any]) -> Any:
@@ -151,9 +153,6 @@ class Staged(Algorithm):
     stages: Sequence[Stage] = ()
     reference: Reference = field(default=Reference())
 
-    #: What a stage begins without: its duals and trackers.
-    _emptied: ClassVar[tuple[str, ...]] = ()
-
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: if there are stages, of a first one around the start point."""
         state: Any = super().init(problem, primal)  # type: ignore[safe-super]
@@ -163,19 +162,14 @@ class Staged(Algorithm):
 
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""
-        number = self._number(state)
-        reference = state.reference if self.stages and state is not None else given.start
+        number = int(getattr(state, "stage", 0))
+        reference = getattr(state, "reference", given.start)
         mirror_map = restricted_map(given.mirror_map, reference, radius_of(self.stages, self.radius_squared, number))
         setting = given._replace(mirror_map=mirror_map, stage=number)
-        if not self.stages:
-            return setting
-        stage = self.stages[number]
+        stage = self.stages[number] if self.stages else Stage(1)
         if stage.local_steps is not None and isinstance(given.work, FirstOrder):
             setting = setting._replace(work=FirstOrder(steps=stage.local_steps, batch_size=given.work.batch_size))
         return setting._replace(client_lr=stage.client_lr, server_lr=stage.server_lr)
-
-    def _number(self, state: Any) -> int:
-        return int(state.stage) if self.stages and state is not None else 0
 
     def _no_points(self, size: int) -> Vector:
         """Return room for a stage's points, always as much: a saved state is compared with the first one."""
@@ -191,7 +185,7 @@ class Staged(Algorithm):
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the round, or the first state of the next stage if a stage ends."""
         following: Any = super().aggregate(problem, state, replies)  # type: ignore[safe-super]
-        if problem.round == 0 or self._number(state) + 1 >= len(self.stages):
+        if problem.round == 0 or getattr(state, "stage", 0) + 1 >= len(self.stages):
             return following
         point = self._centre(problem, following if self.reference.newest else state)
         if self.reference.window is None:
@@ -207,7 +201,7 @@ class Staged(Algorithm):
         mean = points / rounds if self.reference.window is None else points[-rounds:].mean(axis=0)
         sparsity = self.reference.sparsity
         reference = mean if sparsity is None else HardSparsity(sparsity).prox(mean, 0.0)
-        nothing = {name: 0.0 * abs(getattr(state, name)) for name in self._emptied}
+        nothing = {name: 0.0 * abs(getattr(state, name)) for name in _EMPTIED if hasattr(state, name)}
         room = self._no_points(reference.size)
         number = state.stage + 1
         return state._replace(**nothing, stage=number, stage_round=0, reference=reference, stage_points=room)
@@ -236,10 +230,6 @@ class RestrictedGradientTracking(Staged, GradientTracking):
     ('gradient_tracking', ('own',), 'sums')
     """
 
-    tracker_start: str = "zero"
-    #: One, without an end.
-    stages: Sequence[Stage] = field(init=False, default=())
-
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1, with room for the point in which a round begins."""
         return super().init(problem, primal)._replace(points=primal[None])
@@ -249,7 +239,6 @@ class RestrictedGradientTracking(Staged, GradientTracking):
         return super().aggregate(problem, state, replies)._replace(points=self.retrieve(problem, state)[None])
 
 
-@dataclass(frozen=True, kw_only=True)
 class MultistepGradientTracking(RestrictedGradientTracking):
     """Stages of restricted gradient tracking, each from the sparsified mean of the previous one.
 
@@ -262,10 +251,6 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     >>> MultistepGradientTracking.name, MultistepGradientTracking.memory, MultistepGradientTracking.reads
     ('gradient_tracking', ('own',), 'sums')
     """
-
-    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control")
-
-    stages: Sequence[Stage] = ()
 
 
 def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:

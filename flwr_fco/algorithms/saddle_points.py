@@ -60,7 +60,7 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flwr_fco.algorithms.contract.choices import Average, Last
@@ -73,7 +73,6 @@ from flwr_fco.messages.protocol import Downlink
 _NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class DualExtrapolation(DualAveraging):
     """Steps of the dual against the operator at extrapolated points, with two new batches each.
 
@@ -133,7 +132,6 @@ class MirrorProx(MirrorDescent):
     refuses = _NO_RULE
 
     #: Both local steps are proximal ones.
-    client_prox: bool = field(init=False, default=True)
     output: str | Last | Average = "last"
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:

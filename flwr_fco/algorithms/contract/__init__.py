@@ -7,9 +7,9 @@ client makes it from the plan's `options`, which are the fields that are numbers
 
 An algorithm is a dataclass of the options that it uses. A strategy fills them from its own options of the same names::
 
-    class FedDAGT(StepStrategy):
-        algorithm = GradientTracking
-        tracker_start: Literal["gradient", "zero"] = "gradient"
+    class FedDR(MinimiseStrategy):
+        algorithm = DouglasRachford
+        relaxation: float = 1.0
 
 A dozen lines of NumPy run an algorithm on paper::
 
