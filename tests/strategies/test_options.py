@@ -111,7 +111,7 @@ REFUSED = [
     (FedDualAvg, {"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
     (FedDualAvg, {"server_momentum": 1.0}, "server_momentum"),
     (fco.Bounds, {"max_ratio": 0.5}, r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
-    (fco.Bounds, {"max_share": 0.0}, "Bounds.max_share=0.0; expected a number above 0, at most 1, or None"),
+    (fco.Bounds, {"max_share": 0.0}, "Bounds.max_share=0.0; expected a number > 0 and <= 1, or None"),
     (fco.Bounds, {"max_increment_norm": float("inf")}, "expected a finite number > 0, or None"),
     (FirstOrder, {"steps": 3, "epochs": 1}, "give one of them"),
     (fco.Ledger, {"max_bytes": 10**400}, "expected a whole number from 0 to"),
