@@ -400,9 +400,7 @@ class _Checks:
         self.rng = np.random.default_rng(seed)
         self.size = objective.layout.size
         self.same, self.slope, self.noise, self.step = _ACCURACY[precision]
-        modulus = attempt(objective.strong_convexity)
-        self.convex = modulus is not None
-        self.modulus = modulus or 0.0
+        self.modulus = attempt(objective.strong_convexity)
 
     def draw(self, scale: float = 1.0) -> Vector:
         return np.asarray(scale * self.rng.normal(size=self.size) / np.sqrt(self.size))
@@ -449,7 +447,7 @@ class _Checks:
         saddle = f.ascends is not None
         signs[slice(0) if f.ascends is None else f.ascends] = -1.0
         tangents = f.least is not None or not f.smooth
-        modulus = 0.0 if f.smooth else self.modulus
+        modulus = 0.0 if f.smooth else self.modulus or 0.0
         # The ends of an array are easily forgotten; the last one is the intercept in most models.
         ends = [i for entry in f.layout.optimized for i in (entry.block.start, entry.block.stop - 1)]
         for direction in (*np.eye(w.size)[np.union1d(self.rng.permutation(w.size)[:20], ends)], self.draw()):
@@ -541,9 +539,9 @@ class _Checks:
     def curvature(self) -> None:
         """Check the constants, and that a gradient is monotone, strongly if that is known."""
         f = self.f
-        least = self.modulus
+        least = self.modulus or 0.0
         square = attempt(f.largest_square)
-        monotone = getattr(f, "monotone", self.convex)
+        monotone = getattr(f, "monotone", self.modulus is not None)
         require(least >= 0.0, f"strong_convexity()={least!r}; expected a number >= 0")
         # Half of the pairs are close, because distant pairs show only the mean of a varying curvature.
         for distance in [1.0, 1e-3] * 10:

@@ -159,15 +159,12 @@ class SubgradientSteps(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take subgradient steps."""
-        psi = client.plan.psi
-        rate = client.rate
-        add_gradient = client.objective.add_gradient
 
         def step(primal: Vector, batch: Batch) -> None:
-            direction = psi.subgradient(primal)
+            direction = client.plan.psi.subgradient(primal)
             # A copy: a loss of one's own may write into its argument.
-            add_gradient(primal.copy(), batch, 1.0, direction)
-            primal -= rate * direction
+            client.objective.add_gradient(primal.copy(), batch, 1.0, direction)
+            primal -= client.rate * direction
 
         return client.steps(downlink.vectors["primal"], step)
 
@@ -205,7 +202,6 @@ class MirrorDescent(PrimalAveraging):
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
         increment, elapsed = replies.mean()
         h = problem.h
-        weight = problem.server_lr * elapsed
         dual = h.gradient(state.primal) + problem.server_lr * increment
-        primal = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
+        primal = problem.retrieve(dual, problem.server_lr * elapsed) if self.server_prox else h.conjugate_gradient(dual)
         return state._replace(primal=primal, round=state.round + 1)

@@ -385,7 +385,7 @@ class Bounded(DualAveraging):
 def test_a_client_makes_the_method_from_what_the_plan_tells():
     made = Bounded(longest=2.0, client_prox=False, output=Last(3))
     reported = options_of(made)
-    assert reported == {"longest": 2.0, "client_prox": False, "client": "composite"}
+    assert reported == {"longest": 2.0, "client_prox": False}
     assert method_of("bounded-here", reported) == replace(made, output="last")
     # A subclass on the server has options that its clients' class has not.
     assert method_of("dual_averaging", reported) == DualAveraging(client_prox=False)
