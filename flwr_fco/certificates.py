@@ -49,8 +49,8 @@ from flwr_fco.regularizers import BoundRegularizer
 __all__ = ["Answer", "Certificate", "Request", "certificate", "reported_at", "settle"]
 
 Matrix = NDArray[np.float64]
-#: Numbers that are the same for all clients.
-_AGREED = ("l2", "convex")
+#: Numbers of the first answer; from the second on they are the same for all clients.
+_FIRST = ("loss", "l2", "convex")
 #: By how much a lower bound may be above the objective by rounding, relative to both: of a model in double precision,
 #: and of another one, whose rounding may be beyond a bound.
 _NEGATIVE = {True: 1e-9, False: 1e-6}
@@ -181,7 +181,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
     # By Fenchel's inequality all that a client says must be of one function: a certificate is then one of some data.
     def check_rows(answer: Answer) -> None:
-        rows, (loss, l2, convex) = answer.vectors["rows"], (answer.numbers[name] for name in wanted_first)
+        rows, (loss, l2, convex) = answer.vectors["rows"], (answer.numbers[name] for name in _FIRST)
         if convex not in (0.0, 1.0):
             raise ProtocolError(f"it says convex={convex:g}; expected 0 or 1")
         if convex:
@@ -193,9 +193,8 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
             check_conjugates(np.append(shares @ rows[:, :-1], answer.numbers["conjugate"])[None], w, loss)
 
     about = {"references": float(wanted)}
-    wanted_first = ("loss", *_AGREED)
     shape = (1 + max(wanted, 2) if wanted else 1, w.size + 1)
-    answers = yield Request("duality", about, wanted_first, {"rows": shape}, _AGREED, check_rows)
+    answers = yield Request("duality", about, _FIRST, {"rows": shape}, _FIRST[1:], check_rows)
     if not answers:
         raise NoAnswerError("no client answered, so nothing is known about this point")
     loss, l2 = _mean(answers, "loss"), _mean(answers, "l2")

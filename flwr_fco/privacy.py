@@ -424,9 +424,8 @@ class PrivateMean:
         return self.accountant.noise_multiplier(float(privacy.target_epsilon or 0.0), rounds, privacy.delta)
 
     def _draw(self, size: int) -> Vector:
-        if self.privacy.noise_seed is None:
-            return secure_normal(size)
-        return np.random.default_rng([self.privacy.noise_seed, 1, self.round]).standard_normal(size)
+        seed: Any = self.privacy.noise_seed
+        return secure_normal(size) if seed is None else np.random.default_rng([seed, 1, self.round]).normal(size=size)
 
     def clipped_sum(self, uplinks: Sequence[Uplink]) -> Vector:
         """Return the sum of the clipped increments of those who were asked, one of each: the basis of the privacy.
@@ -448,8 +447,7 @@ class PrivateMean:
             key = None if up.node is None else up.node.key
             if key in left:
                 left.remove(key)
-                increment = np.asarray(dense(up.vectors["increment"]), np.float64)
-                total += clipped(increment, self._bounds)
+                total += clipped(dense(up.vectors["increment"]), self._bounds)
         return total
 
     def release(self, uplinks: Sequence[Uplink]) -> Uplink:

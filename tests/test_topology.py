@@ -72,7 +72,7 @@ WRONG = [
     (lambda: Topology("own", np.ones((2, 3))), r"shape \(2, 3\)"),
     (lambda: Topology("own", [[1.0], [0.5, 0.5]]), "no array of numbers"),
     (lambda: Topology("own", [[0.5, np.nan], [0.5, 0.5]]), "weight nan"),
-    (lambda: Topology("own", [[1.5, -0.5], [-0.5, 1.5]]), "1.5 between the nodes 0 and 0; expected weights from 0 to 1"),
+    (lambda: Topology("own", [[1.5, -0.5], [-0.5, 1.5]]), "1.5 between the nodes 0 and 0; expected .* 0 to 1"),
     (lambda: Topology("own", [[0.9, 0.1], [0.2, 0.8]]), "not symmetric"),
     (lambda: Topology("own", [[0.5, 0.4], [0.4, 0.5]]), "node 0 sum to 0.9"),
     (lambda: Topology("own", np.eye(3)), r"3 parts \(0; 1; 2\)"),
