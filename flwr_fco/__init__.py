@@ -27,30 +27,24 @@ if TYPE_CHECKING:
     from flwr_fco.strategies import Short as Short, Steps as Steps
     from flwr_fco.strategies.methods import *  # noqa: F403
 else:
-    #: What each module provides.
-    _NAMES = {
-        "client_apps": "client_app short_mod",
-        "mirror_maps": "DiagonalMetric Euclidean MirrorMap PNorm Product SimplexEntropy",
-        "objectives": (
-            "BilinearSaddle CoxRegression FunctionSaddle Huber LeastSquares Linear Link Logistic MultinomialLogistic "
-            "Objective Poisson SaddleObjective SiteIntercept SquaredHinge TraceRegression"
-        ),
-        "privacy": "GaussianDP",
-        "regularizers": (
-            "Adapter BoundRegularizer Box ElasticNet GroupLasso HardSparsity L1 L1Ball L2 L2Ball L2Squared "
-            "LInfinityBall NofM NonNegative Nuclear NuclearBall PerParameter Regularizer Separable Simplex "
-            "SparseGroupLasso SpectralBall Terms Zero"
-        ),
-        "simulation.fit_path": "fit_path",
-        "simulation.simulate": "simulate",
-        "strategies": (
-            "Arrays Average Bounds CompositeStrategy DFedDA DFedDAGT DReFedDAGT Density DualFL Epochs Everyone "
-            "FeDualEx FedAvgSubgradient FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedMiP FedMid FedMidOSP FedNewton "
-            "Last Ledger LocalSGD Minimise MultistepReFedDAGT Participation ReFedDAGT Reference Scaffold Short Steps "
-            "Strengths Trimmed Wire"
-        ),
-    }
-    _HOMES = {name: f"flwr_fco.{module}" for module, names in _NAMES.items() for name in names.split()}
+    #: What each module provides, in as many rows as it takes.
+    _ROWS = """
+    client_apps client_app short_mod
+    mirror_maps DiagonalMetric Euclidean MirrorMap PNorm Product SimplexEntropy
+    objectives BilinearSaddle CoxRegression FunctionSaddle Huber LeastSquares Linear Link Logistic
+    objectives MultinomialLogistic Objective Poisson SaddleObjective SiteIntercept SquaredHinge TraceRegression
+    privacy GaussianDP
+    regularizers Adapter BoundRegularizer Box ElasticNet GroupLasso HardSparsity L1 L1Ball L2 L2Ball L2Squared
+    regularizers LInfinityBall NofM NonNegative Nuclear NuclearBall PerParameter Regularizer Separable Simplex
+    regularizers SparseGroupLasso SpectralBall Terms Zero
+    simulation.fit_path fit_path
+    simulation.simulate simulate
+    strategies Arrays Average Bounds CompositeStrategy DFedDA DFedDAGT DReFedDAGT Density DualFL Epochs Everyone
+    strategies FeDualEx FedAvgSubgradient FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedMiP FedMid FedMidOSP
+    strategies FedNewton Last Ledger LocalSGD Minimise MultistepReFedDAGT Participation ReFedDAGT Reference
+    strategies Scaffold Short Steps Strengths Trimmed Wire
+    """.strip().splitlines()
+    _HOMES = {name: f"flwr_fco.{module}" for module, *names in map(str.split, _ROWS) for name in names}
     __all__ = sorted(_HOMES)
 
     def __getattr__(name):

@@ -214,10 +214,8 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     lower = -_mean(answers, "conjugate") - support
     gap = float(objective - lower)
     if gap < -_NEGATIVE[psi.layout.double] * (abs(objective) + abs(lower)):
-        raise NoAnswerError(
-            f"the objective, {objective:.9g}, is below a lower bound of all its values, {lower:.9g}: the clients' "
-            "answers contradict each other"
-        )
+        prefix = f"the objective, {objective:.9g}, is below a lower bound of all its values, {lower:.9g}"
+        raise NoAnswerError(f"{prefix}: the clients' answers contradict each other")
     return Certificate("duality-gap", max(gap, 0.0), objective)
 
 
@@ -508,9 +506,8 @@ def check_conjugates(rows: Matrix, w: Vector, loss: float, *, exact: bool = Fals
     wrong[0] |= exact and above[0] > most[0]
     if wrong.any():
         worst = int(np.argmax(wrong))
-        raise ProtocolError(
-            f"its loss, gradients and conjugates differ by {above[worst]:.3g} from those of one convex function"
-        )
+        prefix = f"its loss, gradients and conjugates differ by {above[worst]:.3g}"
+        raise ProtocolError(f"{prefix} from those of one convex function")
 
 
 def check_means(vectors: Mapping[str, Vector], reported: Terms, w: Vector, outputs: int) -> None:
@@ -619,10 +616,8 @@ def check_folds(shares: Vector) -> None:
     if not ((shares >= 0.0).all() and shares.max() <= 1.0 + _SHARE and abs(shares[0] - 1.0) < _SHARE):
         raise ProtocolError(f"its shares of rows are {shares.tolist()}; expected numbers from 0 to 1, and 1 of all")
     if folds and abs(shares[1:].sum() - (folds - 1)) > ROUNDING:
-        raise ProtocolError(
-            f"its rows without one fold are {shares[1:].sum():.6g} times all; expected {folds - 1}, for each row is "
-            "in one fold"
-        )
+        prefix = f"its rows without one fold are {shares[1:].sum():.6g} times all"
+        raise ProtocolError(f"{prefix}; expected {folds - 1}, for each row is in one fold")
 
 
 def check_held_out(losses: Vector, least: float) -> None:
@@ -637,9 +632,8 @@ def check_held_out(losses: Vector, least: float) -> None:
     """
     if not ((losses >= least) & (losses <= LARGEST_LOSS)).all():
         absurd = losses.min() if losses.min() < least else losses.max()
-        raise ProtocolError(
-            f"a loss on left-out rows is {absurd:.3g}; expected none below {least:g} or above {LARGEST_LOSS:g}"
-        )
+        prefix = f"a loss on left-out rows is {absurd:.3g}"
+        raise ProtocolError(f"{prefix}; expected none below {least:g} or above {LARGEST_LOSS:g}")
 
 
 def least_of(link: float) -> float:

@@ -17,25 +17,21 @@ __all__ += ["UnsupportedPairError"]
 
 
 #: Advice when the ClientApp of a FedAvg project meets a strategy that sends duals.
-FOR_A_MODEL = (
-    "This is what a ClientApp of FedAvg does with a message whose arrays are a dual and no model: give the strategy "
-    'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training, which loads the model itself '
-    "(docs/tutorials/pytorch.md, about ten lines)"
+FOR_A_MODEL = "This is what a ClientApp of FedAvg does with a message whose arrays are a dual and no model: give the "
+FOR_A_MODEL += (
+    'strategy client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training, which loads the '
 )
+FOR_A_MODEL += "model itself (docs/tutorials/pytorch.md, about ten lines)"
 
 
 #: Advice when a NumPyClient (`client_fn`), whose messages had other records, meets Flower's present messages.
-OLD_CLIENT = (
-    "This is a client of Flower's earlier interface (NumPyClient, client_fn): make its ClientApp with "
-    'flwr_fco.client_apps.numpy_client_app(client_fn) and give the strategy client="unmodified" '
-    "(docs/how-to/subclasses.md)"
-)
+OLD_CLIENT = "This is a client of Flower's earlier interface (NumPyClient, client_fn): make its ClientApp with "
+OLD_CLIENT += 'flwr_fco.client_apps.numpy_client_app(client_fn) and give the strategy client="unmodified" '
+OLD_CLIENT += "(docs/how-to/subclasses.md)"
 
 #: Advice when a ClientApp meets short messages, and cannot read them.
-SHORT_MOD = (
-    "The strategy sends short messages, wire=Short(), which a client reads with one line: "
-    "ClientApp(mods=[flwr_fco.short_mod()])"
-)
+SHORT_MOD = "The strategy sends short messages, wire=Short(), which a client reads with one line: "
+SHORT_MOD += "ClientApp(mods=[flwr_fco.short_mod()])"
 
 #: Characters of an error: names in it may be another side's, which can make them as long as it likes.
 _LONGEST = 1_900
@@ -48,8 +44,7 @@ _SIGNS = {
     # Of fitins and evaluateins.
     "ins.parameters": OLD_CLIENT,
     "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",
-    "No evaluate function registered": "The ClientApp has no @app.evaluate(): add one, or give the strategy "
-    "fraction_evaluate=0.0",
+    "No evaluate function registered": "The ClientApp has no @app.evaluate(): add one, or fraction_evaluate=0.0",
     "No query function registered": "The ClientApp answers no questions: make it with client_app (an estimator's own)",
     "attempting to load": "Its SuperNode's log has the reason: often a package that is not installed there",
 }

@@ -316,9 +316,8 @@ class Accountant(NamedTuple):
 @lru_cache(maxsize=4)
 def _losses(noise_multiplier: float, sampling: float) -> Any:
     """Return the distribution of privacy losses of one round with Poisson sampling."""
-    return library("dp_accounting.pld.privacy_loss_distribution").from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=sampling, value_discretization_interval=_INTERVAL
-    )
+    of = library("dp_accounting.pld.privacy_loss_distribution").from_gaussian_mechanism
+    return of(noise_multiplier, sampling_prob=sampling, value_discretization_interval=_INTERVAL)
 
 
 # --- the mean of a private run ----------------------------------------------------------------------------------------

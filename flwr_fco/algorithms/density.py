@@ -189,11 +189,9 @@ def psi_of(
         special = {name: psi for name, psi in named if psi is not None}
     shared = [entry for entry in acted_on if entry.name not in special]
     if dual is None and not shared:
-        raise ConfigurationError(
-            f"density={density:g} has no array to act on: {given!r} says something else about each of "
-            f"{[entry.name for entry in acted_on]}. Leave a pattern out, or name other arrays: "
-            "arrays=Arrays(apply_to=...)"
-        )
+        prefix = f"density={density:g} has no array to act on: {given!r} says something else about each of"
+        advice = "Leave a pattern out, or name other arrays: arrays=Arrays(apply_to=...)"
+        raise ConfigurationError(f"{prefix} {[entry.name for entry in acted_on]}. {advice}")
     for entry in acted_on:
         psi = special.get(entry.name)
         if isinstance(psi, HardSparsity) and entry.size:

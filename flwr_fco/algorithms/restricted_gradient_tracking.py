@@ -79,17 +79,13 @@ def restricted_map(
     """
     plain = isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None
     if not plain and not isinstance(mirror_map, Euclidean):
-        raise ConfigurationError(
-            f"mirror_map={mirror_map!r}: ReFedDA-GT puts the norm's ball around its reference point itself. Expected "
-            "PNorm(p) without center and radius, or Euclidean()"
-        )
+        prefix = f"mirror_map={mirror_map!r}: ReFedDA-GT puts the norm's ball around its reference point itself"
+        raise ConfigurationError(f"{prefix}. Expected PNorm(p) without center and radius, or Euclidean()")
     p = mirror_map.p if isinstance(mirror_map, PNorm) else 2.0
     around = PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
     if not (regularizer.by_name or around.supports(regularizer)):
-        raise ConfigurationError(
-            f"regularizer={regularizer!r}: ReFedDA-GT goes around a reference point, for which there is a closed form "
-            f"with {PNorm.works_with}, also where the map is Euclidean(). Take FedDAGT"
-        )
+        prefix = f"regularizer={regularizer!r}: ReFedDA-GT goes around a reference point, for which there is a closed"
+        raise ConfigurationError(f"{prefix} form with {PNorm.works_with}, also of Euclidean(). Take FedDAGT")
     return around
 
 

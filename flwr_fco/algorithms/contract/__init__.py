@@ -104,10 +104,8 @@ class Algorithm(ABC):
             return
         changed = [part for part in _AT_CLIENTS if first and getattr(cls, part) is not getattr(first, part)]
         if changed and first is not None:
-            raise ConfigurationError(
-                f"{who} changes {', '.join(changed)} of the method {cls.name!r}: clients find a method by its name, "
-                f"and would run {first.__name__}'s; give yours a `name`"
-            )
+            prefix = f"{who} changes {', '.join(changed)} of the method {cls.name!r}: clients find a method by its name"
+            raise ConfigurationError(f"{prefix}, and would run {first.__name__}'s; give yours a `name`")
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -346,10 +344,9 @@ def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
     """
     kind: Any = _METHODS.get(name)
     if kind is None:
-        raise ConfigurationError(
-            f"the server asks for the method {name!r}; this client knows {', '.join(sorted(_METHODS))}. Import its "
-            "module in the ClientApp, or install the server's version of flwr-fco"
-        )
+        prefix = f"the server asks for the method {name!r}; this client knows {', '.join(sorted(_METHODS))}"
+        advice = "Import its module in the ClientApp, or install the server's version of flwr-fco"
+        raise ConfigurationError(f"{prefix}. {advice}")
     names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []
     kinds = kinds_of(kind) if names else {}
     reported = {own: checked(f"the option {own}", options[own], kinds[own]) for own in names if own in options}

@@ -23,12 +23,8 @@ ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 
 _BYTES = {"range": (lambda size: 0 <= size < 2**63, "a whole number from 0 to 2**63 - 1")}
 #: Of a density; 1 is the model without one.
-SHARE = {
-    "range": (
-        lambda share: not isinstance(share, float) or 0.0 < share < 1.0,
-        "a number between 0 and 1, the share of weights that are not 0 in the end; to keep all of them leave it out",
-    )
-}
+_KEPT = "a number between 0 and 1, the share of weights that are not 0 in the end; to keep all of them leave it out"
+SHARE = {"range": (lambda share: not isinstance(share, float) or 0.0 < share < 1.0, _KEPT)}
 
 
 def _are_rows(rows: Mapping[Any, Any]) -> bool:

@@ -38,10 +38,9 @@ class Graph:
 
     def __init__(self, mixing: Mixing) -> None:
         if isinstance(mixing, str) and mixing not in TOPOLOGIES:
-            raise ConfigurationError(
-                f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}, a Topology of "
-                "flwr_fco.topology, which takes networkx's graphs, or a gossip matrix"
-            )
+            prefix = f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}"
+            others = "a Topology of flwr_fco.topology, which takes networkx's graphs, or a gossip matrix"
+            raise ConfigurationError(f"{prefix}, {others}")
         given: Any = mixing
         self.mixing: Topology | str = given if isinstance(given, Topology | str) else Topology("matrix", given)
         self.rows: dict[tuple[int, int], int] = {}
@@ -75,10 +74,9 @@ class Graph:
         """
         if not self.rows:
             if isinstance(self.mixing, Topology) and self.mixing.num_nodes != len(connected):
-                raise ConfigurationError(
-                    f"mixing has {self.mixing.num_nodes} nodes, but {len(connected)} are connected; start as many "
-                    "SuperNodes as the graph has nodes, or name a topology (mixing='ring')"
-                )
+                prefix = f"mixing has {self.mixing.num_nodes} nodes, but {len(connected)} are connected"
+                advice = "start as many SuperNodes as the graph has nodes, or name a topology (mixing='ring')"
+                raise ConfigurationError(f"{prefix}; {advice}")
             if self.topology is None:
                 self.topology = self.of_size(len(connected))
                 logger.info("The graph: %s", self.topology)
