@@ -207,9 +207,7 @@ class EarlyStopping(Callback):
         self.best_arrays: ArrayRecord | None = None
         self._before: NDArray[np.float64] | None = None
 
-    def on_round_end(
-        self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]
-    ) -> tuple[bool, dict[str, Number]]:
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
         """Check a round; adds the metric ``change`` or ``certificate``."""
         value = None if server_round % self.every else self._value(arrays, metrics)
         if value is None:

@@ -94,10 +94,9 @@ class Result(FlowerResult):
         histories = dict[str, Mapping[int, Any]](self.histories) | {"callbacks": self.callback_metrics}
         last = max([number for history in histories.values() for number in history], default=0)
         lines = [f"Result after round {last}"]
-        shown = [
-            f"{name} {array.dtype}{list(array.shape)}, {np.count_nonzero(array.numpy())} not zero"
-            for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]
-        ]
+        few = list(self.arrays.items())[:_SHOWN_ARRAYS]
+        counts = [(f"{name} {own.dtype}{list(own.shape)}", np.count_nonzero(own.numpy())) for name, own in few]
+        shown = [f"{what}, {count} not zero" for what, count in counts]
         more = len(self.arrays) - len(shown)
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))

@@ -139,13 +139,10 @@ class GradientTracking(Algorithm):
             return state._replace(control=replies.sum() / population, population=population, started=1)
         mean, elapsed = replies.mean(state.control)
         changes = -replies.weight * state.control - replies.moves(state.control)
-        return state._replace(
-            dual=state.dual + problem.server_lr * mean,
-            elapsed=state.elapsed + problem.server_lr * elapsed,
-            round=state.round + 1,
-            control=(state.control * (state.population or population) + changes) / population,
-            population=population,
-        )
+        control = (state.control * (state.population or population) + changes) / population
+        dual = state.dual + problem.server_lr * mean
+        time = state.elapsed + problem.server_lr * elapsed
+        return state._replace(dual=dual, elapsed=time, round=state.round + 1, control=control, population=population)
 
     def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
