@@ -344,7 +344,7 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
     """
     checks = _Checks(objective, seed, precision)
     points = (np.zeros(checks.size), checks.draw(), checks.draw())
-    each = (checks.gradient, checks.batches, checks.batch_gradients, checks.hessian, checks.line, checks.conjugate)
+    each = (checks.gradient, checks.batches, checks.batch_gradients, checks.hessian, checks.line)
     for check in each:
         for w in points:
             check(given := w.copy())
@@ -434,9 +434,9 @@ class _Checks:
             require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
 
     def gradient(self, w: Vector) -> None:
-        """Check types, that the gradient overwrites `out`, its numbers, values and tangents, and the metrics.
+        """Check types, that the gradient overwrites `out`, its numbers, values and tangents, metrics and conjugate.
 
-        A gap is made of tangents and of the least value.
+        A gap is made of tangents, of the least value and of conjugates.
         """
         f = self.f
         value = f.value(given := w.copy())
@@ -446,7 +446,6 @@ class _Checks:
         signs = np.ones(w.size)
         saddle = f.ascends is not None
         signs[slice(0) if f.ascends is None else f.ascends] = -1.0
-        tangents = f.least is not None or not f.smooth
         modulus = 0.0 if f.smooth else self.modulus or 0.0
         # The ends of an array are easily forgotten; the last one is the intercept in most models.
         ends = [i for entry in f.layout.optimized for i in (entry.block.start, entry.block.stop - 1)]
@@ -460,7 +459,7 @@ class _Checks:
                 agree(slope, expected, prefix + ": is its sign right for y?" * saddle, self.slope, size)
             # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
             curvature = max(f.l2 * float(direction @ f.ridged(direction)), modulus * float(direction @ direction))
-            for step in (self.step, -self.step, 1.0, -1.0, 30.0, -30.0) if tangents else ():
+            for step in (self.step, -self.step, 1.0, -1.0, 30.0, -30.0) if f.least is not None or not f.smooth else ():
                 there = f.value(v := w + step * direction)
                 line = value + step * slope + 0.5 * step**2 * curvature
                 noise = self.noise * (1.0 + abs(value) + abs(line) + abs(there))
@@ -471,7 +470,13 @@ class _Checks:
                 require(good, f"gaps would be wrong: the loss is {loss:.8g} where it says least={f.least}")
         good = "loss" in (metrics := f.metrics(w)) and all(type(each) in (float, int) for each in metrics.values())
         require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
-        agree(metrics["loss"], f.value(w), "metrics['loss'] differs from value(w)", 0.01 * self.same)
+        agree(metrics["loss"], value, "metrics['loss'] differs from value(w)", 0.01 * self.same)
+        # The conjugate at the gradient, both without the ridge, is no less than value and gradient say.
+        if terms := attempt(f.dual_terms, [w], [1.0]):
+            ridge = f.l2 * f.ridged(w)
+            least = float((gradient - ridge) @ w) - (value - 0.5 * float(ridge @ w))
+            prefix = "gaps would be wrong: dual_terms([w], [1.0])[0] is below <g, w> - value(w), of the gradient g"
+            agree(min(terms[0], least), least, prefix, self.same, 1.0 + abs(value) + abs(float(gradient @ w)))
 
     def batch_gradients(self, w: Vector) -> None:
         """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
@@ -507,16 +512,6 @@ class _Checks:
                 require(f.smooth, f"hessian_{who} is known with smooth = False, where the gradient jumps")
                 require(found.shape == expected.shape, f"hessian_{who} has shape {found.shape}, not {expected.shape}")
                 agree(found, expected, f"hessian_{who}, against differences,", self.slope, size + _largest(expected))
-
-    def conjugate(self, w: Vector) -> None:
-        """Check that the conjugate at the gradient, without the ridge, is no less than value and gradient say."""
-        f = self.f
-        ridge = f.l2 * f.ridged(w)
-        if terms := attempt(f.dual_terms, [w], [1.0]):
-            value = f.value(w) - 0.5 * float(ridge @ w)
-            inner = float((f.gradient(w) - ridge) @ w)
-            prefix = "gaps would be wrong: dual_terms([w], [1.0])[0] is below <g, w> - value(w), of the gradient g"
-            agree(min(terms[0], inner - value), inner - value, prefix, self.same, 1.0 + abs(value) + abs(inner))
 
     def line(self, w: Vector) -> None:
         directions = (self.draw(), self.draw())
@@ -608,11 +603,10 @@ def check_strategy(make: Callable[..., CompositeStrategy], tolerance: float | No
     """
     like: Any = make()
     objectives = [_client(m) for m in range(4)]
-    method = like.algorithm
     steps = isinstance(getattr(like, "work", None), FirstOrder)
     # A method whose work is its own draws minibatches if it has a rate.
     draws = steps or hasattr(like, "client_lr")
-    psi = Zero() if "regularizer" in method.refuses else L1(0.3)
+    psi = Zero() if "regularizer" in like.algorithm.refuses else L1(0.3)
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     start = ArrayRecord({"coefficients": Array(np.zeros(6, np.float32)), "intercept": Array(np.zeros(1))})
 
@@ -626,7 +620,7 @@ def check_strategy(make: Callable[..., CompositeStrategy], tolerance: float | No
         return simulate(strategy, app, num_nodes=4, num_rounds=rounds, **more)
 
     # Without minibatches, only the sampling of clients is random.
-    everyone = method.reads == "everyone"
+    everyone = like.algorithm.reads == "everyone"
     states = list[Any]()
     one, twin, other = (build(seed=seed, fraction_train=1.0 if draws or everyone else 0.5) for seed in (3, 3, 5))
     watch: Any = lambda number, arrays, metrics: states.append((one.state, deepcopy(one.state)))  # noqa: E731
