@@ -60,12 +60,11 @@ class Result(FlowerResult):
         >>> Result(train_metrics_clientapp={1: MetricRecord({"skipped": 0})}).rows()
         [{'round': 1, 'train/skipped': 0}]
         """
+        named = self.histories.items()
+        each = [(number, numbers_of(prefix, own)) for prefix, history in named for number, own in history.items()]
         rounds: dict[int, dict[str, Number]] = {}
-        for prefix, history in self.histories.items():
-            for number, metrics in history.items():
-                rounds.setdefault(number, {}).update(numbers_of(prefix, metrics))
-        for number, added in self.callback_metrics.items():
-            rounds.setdefault(number, {}).update(added)
+        for number, own in [*each, *self.callback_metrics.items()]:
+            rounds.setdefault(number, {}).update(own)
         return [{"round": number} | rounds[number] | {"round": number} for number in sorted(rounds)]
 
     def table(self) -> Any:
