@@ -95,7 +95,7 @@ class Result(FlowerResult):
         lines = [f"Result after round {last}"]
         few = list(self.arrays.items())[:_SHOWN_ARRAYS]
         counts = [(f"{name} {own.dtype}{list(own.shape)}", np.count_nonzero(own.numpy())) for name, own in few]
-        shown = [f"{what}, {count} not zero" for what, count in counts]
+        shown = [f"{array}, {count} not zero" for array, count in counts]
         more = len(self.arrays) - len(shown)
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))

@@ -434,9 +434,9 @@ class _Checks:
             require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
 
     def gradient(self, w: Vector) -> None:
-        """Check types, that the gradient overwrites `out`, its numbers, values and tangents, metrics and conjugate.
+        """Check types, that the gradient overwrites `out`, its numbers, values and tangents, and the metrics.
 
-        A gap is made of tangents, of the least value and of conjugates.
+        A gap is made of tangents and of the least value.
         """
         f = self.f
         value = f.value(given := w.copy())
@@ -471,15 +471,9 @@ class _Checks:
         good = "loss" in (metrics := f.metrics(w)) and all(type(each) in (float, int) for each in metrics.values())
         require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
         agree(metrics["loss"], value, "metrics['loss'] differs from value(w)", 0.01 * self.same)
-        # The conjugate at the gradient, both without the ridge, is no less than value and gradient say.
-        if terms := attempt(f.dual_terms, [w], [1.0]):
-            ridge = f.l2 * f.ridged(w)
-            least = float((gradient - ridge) @ w) - (value - 0.5 * float(ridge @ w))
-            prefix = "gaps would be wrong: dual_terms([w], [1.0])[0] is below <g, w> - value(w), of the gradient g"
-            agree(min(terms[0], least), least, prefix, self.same, 1.0 + abs(value) + abs(float(gradient @ w)))
 
     def batch_gradients(self, w: Vector) -> None:
-        """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
+        """Check add_gradient and value_and_gradient, of all rows and of batches, means of an epoch, the conjugate."""
         f = self.f
         batches = [*f.batches(self.rng, Epochs(1, batch_size=f.num_examples // 3 + 1))]
         reported = np.empty((1 + len(batches), w.size + 1))
@@ -498,6 +492,12 @@ class _Checks:
             mean = np.average(reported[1:], axis=0, weights=[batch.size for batch in batches])
             agree(mean[:-1], reported[0, :-1], "an epoch's batches do not average to the full gradient", self.same)
             agree(mean[-1], reported[0, -1], "the values of an epoch's batches do not average to value(w)", self.same)
+        # The conjugate at the gradient, both without the ridge, is no less than value and gradient say.
+        if terms := attempt(f.dual_terms, [w], [1.0]):
+            ridge = f.l2 * f.ridged(w)
+            inner, value = float((reported[0, :-1] - ridge) @ w), reported[0, -1] - 0.5 * float(ridge @ w)
+            prefix = "gaps would be wrong: dual_terms([w], [1.0])[0] is below <g, w> - value(w), of the gradient g"
+            agree(min(terms[0], inner - value), inner - value, prefix, self.same, 1.0 + abs(value) + abs(inner))
 
     def hessian(self, w: Vector) -> None:
         f = self.f
