@@ -186,10 +186,10 @@ class Round:
 
     def settle(self, good: Mapping[Node, Reply], bad: Sequence[tuple[Node, ProtocolError]]) -> list[Reply]:
         """Return the good replies in the order of who was asked; leave out the bad ones, and who has not replied."""
-        self.leave_out(bad)
         replied = {*good, *dict(bad)}
         silent = [node for node in self.nodes.values() if node not in replied]
-        self.leave_out([(node, DROPPED if node.node_id in self.answered else NO_REPLY) for node in silent], quiet=True)
+        self.leave_out([*bad, *((node, NO_REPLY) for node in silent if node.node_id not in self.answered)])
+        self.leave_out([(node, DROPPED) for node in silent if node.node_id in self.answered], quiet=True)
         return [good[node] for node in self.nodes.values() if node in good]
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
