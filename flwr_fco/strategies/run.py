@@ -121,6 +121,8 @@ class Run:
         self.timeout = 3600.0
         #: Exchanges in a row in which a node has not answered at all: any ("" for a kind), and of a kind of messages.
         self.silences = Counter[tuple[int, str]]()
+        #: Seconds of the last exchange that everybody has answered, by kind of messages.
+        self.took: dict[str, float] = {}
         self.nodes = Nodes(options.seed, options.participation.node_timeout, not options._unmodified)
         self.needed = options.min_available_nodes
         self.left_out: list[replies.LeftOut] = []
@@ -206,8 +208,8 @@ class Run:
         """Send messages and return the replies, waiting for them up to the timeout.
 
         A client that has been waited for in vain twice in a row, in messages of any kind or of this one, is asked after
-        all others, and has as long as they took: a site that hangs costs two timeouts and not one a round. Where there
-        are no others, they have the timeout: they may be slow to begin.
+        all others, and has as long as they took, or all together when all last answered: a site that hangs costs two
+        timeouts and not one a round. Where there are no others, they have the timeout: they may be slow to begin.
 
         Parameters
         ----------
@@ -227,10 +229,13 @@ class Run:
             current.answered |= {node.node_id for node, _ in found.replies}
             return found
         found = list(found)
+        took = time.monotonic() - began if len(found) >= len(waited_for) else 0.0
         if len(waited_for) < len(messages):
-            took = time.monotonic() - began if len(found) >= len(waited_for) else 0.0
             others = [each for each in messages if each.metadata.dst_node_id in silent]
-            found += self.grid.send_and_receive(others, timeout=min(self.timeout, max(took, _MOMENT)))
+            most = max(took, self.took.get(kinds[-1], 0.0), _MOMENT)
+            found += self.grid.send_and_receive(others, timeout=min(self.timeout, most))
+        elif took and len(messages):
+            self.took[messages[0].metadata.message_type] = took
         answered = {each.metadata.src_node_id for each in found}
         current.answered |= answered
         if not answered <= {each.metadata.dst_node_id for each in messages}:
@@ -296,13 +301,9 @@ class Run:
         number : int
             Flower's round, from 1.
         """
-        numbers = {name: self._number(name, number) for name in self.rates}
-        self.problem = self.problem._replace(
-            round=number,
-            numbers=numbers,
-            client_lr=self.setting.client_lr or numbers.get("client_lr", math.nan),
-            server_lr=self.setting.server_lr or numbers.get("server_lr", math.nan),
-        )
+        numbers: dict[str, Any] = {name: self._number(name, number) for name in self.rates}
+        rates = {key: getattr(self.setting, key) or numbers.get(key, math.nan) for key in ("client_lr", "server_lr")}
+        self.problem = self.problem._replace(round=number, numbers=numbers, **rates)
 
     def _number(self, name: str, number: int) -> float:
         """Return an option that may be ``"auto"`` or a function of the round; NaN for None."""

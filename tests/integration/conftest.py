@@ -1,7 +1,6 @@
 """The app that runs in Flower's own runtime, and what it comes to in this process."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,11 @@ def paths(request):
 
 
 @pytest.fixture
-def here():
+def here(monkeypatch):
     """Run the app's strategy and clients in this process; return arrays and rows."""
-    sys.path.insert(0, str(APP))
-    try:
-        from survivors import client
-        from survivors.problem import build
-    finally:
-        sys.path.remove(str(APP))
+    monkeypatch.syspath_prepend(APP)
+    from survivors import client
+    from survivors.problem import build
 
     def run(strategy, rounds, nodes=3, faults=0.0):
         options = {"num_nodes": nodes, "run_config": {"faults": faults, "notes": ""}, "raise_errors": not faults}

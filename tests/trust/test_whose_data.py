@@ -186,8 +186,17 @@ def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, 
     assert found == [4.0 - (not back), 4.0 - (fraction < 1.0)]
 
 
-def test_a_site_that_comes_back_counts_again_and_is_waited_for():
-    grid = odd(app_of(SITES), silent, (4, 5, 6, 7, 9), grid=Hung)
+def test_a_site_that_comes_back_counts_again_and_is_waited_for(monkeypatch):
+    """Also one that is slower than all others, which have taken no time."""
+    seconds = []
+    monkeypatch.setattr("flwr_fco.strategies.run.time.monotonic", lambda: sum(seconds))
+
+    def slowly(message, context, call_next):
+        seconds.append(40.0 * (context.node_config["partition-id"] == ODD))
+        return call_next(message, context)
+
+    grid = odd(app_of(SITES, [slowly]), silent, (4, 5, 6, 7, 9), grid=Hung)
+    grid.takes = 30.0
     result, _ = played(FedDualAvg(fraction_evaluate=0.0, **TRAIN), grid, 9)
     assert [row.round for row in result.left_out] == [4, 5, 6, 7, 9]
     assert 3 * 3600.0 <= grid.waited < 3.5 * 3600.0

@@ -79,13 +79,11 @@ class Deployment(LocalDeployment):
         return self.spawn(name, ["flwr", "run", str(app), "--stream", "-c", text])
 
     def wait_for_round(self, name, number):
-        there = lambda: self.log(name).count("[ROUND ") >= number  # noqa: E731
-        wait_until(there, RUN, lambda: f"round {number} of {name}: {self.log(name)[-1500:]}")
+        wait_until(lambda: self.log(name).count("[ROUND ") >= number, RUN, lambda: f"{name}: {self.log(name)[-1500:]}")
 
     def ended(self, name):
         """Wait for the end of a run; return its arrays, rows of metrics and replies that did not count."""
-        process = self.processes[name]
-        wait_until(lambda: process.poll() is not None, RUN, lambda: f"the end of {name}: {self.log(name)[-1500:]}")
+        wait_until(lambda: self.processes[name].poll() is not None, RUN, lambda: f"{name}: {self.log(name)[-1500:]}")
         out = self.home / f"{name}.npz"
         assert out.exists(), self.log(name)[-4000:] + self.log("superlink")[-2000:]
         with np.load(out) as file:

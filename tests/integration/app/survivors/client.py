@@ -13,8 +13,6 @@ from flwr_fco import short_mod
 def faults(message, context, call_next):
     """Answer badly now and then: drawn from round and partition, whatever process answers."""
     share = float(context.run_config["faults"]) / 3
-    if not share:
-        return call_next(message, context)
     return fault_mod(dict.fromkeys(("raise", "malformed", "garbage"), share), seed=3)(message, context, call_next)
 
 
