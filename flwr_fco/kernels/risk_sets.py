@@ -161,12 +161,12 @@ def _up_to(tree, rank):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def concordant(ranks, dead, sizes, order, spans):  # type: ignore[no-untyped-def]
-    """Return of how many pairs the row at risk has a smaller rank than the event, an equal one by half; and all pairs.
+    """Return how many rows at risk have a smaller rank than an event there, an equal one, as its own, by half.
 
     Parameters
     ----------
     ranks : ndarray of int64, shape (n,)
-        Of the rows, from 1; those of a stratum are above those of the strata before it.
+        Of the rows, from 1; those of a stratum are below those of the strata before it.
     dead, sizes : ndarray of int64, shape (E,) and (G,)
         The rows with an event by risk set, and how many there are of each.
     order, spans
@@ -174,23 +174,13 @@ def concordant(ranks, dead, sizes, order, spans):  # type: ignore[no-untyped-def
     """
     tree = np.zeros(ranks.max() + 1, dtype=np.int64)
     ordered = 0.0
-    total = 0
-    counted = 0
-    before = 0
     ends = np.cumsum(sizes)
     for g in range(spans.shape[0]):
-        first, begin, end, late, stop = spans[g]
-        events = dead[ends[g] - sizes[g] : ends[g]]
-        if begin == first:
-            before = counted
+        _, begin, end, late, stop = spans[g]
         for j in order[0, begin:end]:
             _count(tree, ranks[j], 1)
         for j in order[1, late:stop]:
             _count(tree, ranks[j], -1)
-        counted += end - begin - (stop - late)
-        for j in events:
-            ordered += 0.5 * (_up_to(tree, ranks[j] - 1) + _up_to(tree, ranks[j])) - before
-        # Of events at the same time none is before the other; here each two have counted one, and each itself a half.
-        ordered -= 0.5 * events.size**2
-        total += events.size * (counted - events.size - before)
-    return ordered, float(total)
+        for j in dead[ends[g] - sizes[g] : ends[g]]:
+            ordered += 0.5 * (_up_to(tree, ranks[j] - 1) + _up_to(tree, ranks[j]))
+    return ordered

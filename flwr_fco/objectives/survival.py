@@ -354,11 +354,13 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     """
     link = objective.link
     ranks = np.unique(objective.scores(w), return_inverse=True)[1]
-    # Those of a stratum are above those of the strata before it.
-    ranks = np.unique(link.of_row.strata * ranks.size + ranks, return_inverse=True)[1]
+    # Those of a stratum are below those of the strata before it.
+    ranks = np.unique(ranks - link.of_row.strata * ranks.size, return_inverse=True)[1]
     kernel: Any = risk_sets.concordant
-    ordered, compared = kernel(1 + ranks, link.dead, link.sizes, link.order, link.spans)
-    return float(ordered), float(compared)
+    ordered = kernel(1 + ranks, link.dead, link.sizes, link.order, link.spans)
+    # Of events at the same time none is before the other; each two of them have counted one, and each itself a half.
+    at_risk = link.spans[:, 2] - link.spans[:, 4]
+    return float(ordered - 0.5 * link.sizes @ link.sizes), float(link.sizes @ (at_risk - link.sizes))
 
 
 def baseline(objective: CoxRegression, w: Vector, times: ArrayLike) -> NDArray[np.float64]:
