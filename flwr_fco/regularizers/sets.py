@@ -256,10 +256,7 @@ class NofM(Regularizer):
 
     def value(self, w: Array) -> float:
         """Return 0.0 if of each m neighbours at most n are not 0, else inf."""
-        if w.shape[1] < self.m:
-            return 0.0
-        rows = np.moveaxis(w, 1, -1).reshape(-1, self.m)
-        return 0.0 if (np.count_nonzero(rows, axis=1) <= self.n).all() else math.inf
+        return 0.0 if np.array_equal(self.prox(w, 1.0), w) else math.inf
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         """Keep the n largest of each m neighbours and set the others to 0."""
