@@ -293,10 +293,8 @@ def _conjugate_gradients(
         curved, square = float(direction @ image), float(direction @ direction)
         if curved <= _FLAT * largest * square:
             if energy > steep * math.sqrt(square):
-                raise ConfigurationError(
-                    "the client's problem has no unique minimiser: it falls along a direction without curvature. Add "
-                    "an l2 term to the objective, or a penalty; for DualFL alpha > 0"
-                )
+                prefix = "the client's problem has no unique minimiser: it falls along a direction without curvature"
+                raise ConfigurationError(f"{prefix}. Add an l2 term to it, or a penalty; for DualFL alpha > 0")
             # The right-hand side itself if there is no solution yet.
             return x if x.any() else right
         largest = max(largest, curved / square)

@@ -119,11 +119,8 @@ class Linear(Objective):
         super().__init_subclass__(**options)
         own = [name for name in ("value", "gradient", "value_and_gradient", "hessian_product") if name in vars(cls)]
         if own:
-            raise ConfigurationError(
-                f"{cls.__name__}.{own[0]}: a loss of linear predictions takes all of its numbers from its link, and "
-                "nothing would call this method; give Linear a Link of your own, or derive from Objective "
-                "(docs/how-to/own-loss.md)"
-            )
+            prefix = f"{cls.__name__}.{own[0]}: a loss of linear predictions calls its link, and never this method"
+            raise ConfigurationError(f"{prefix}; give Linear a Link, or take another base (docs/how-to/own-loss.md)")
 
     def __init__(
         self,

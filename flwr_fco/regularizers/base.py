@@ -224,9 +224,8 @@ class Regularizer(Specified, ABC):
         result = np.empty_like(v, order="C") if out is None else out
         name = type(self).__name__
         if not isinstance(v, np.ndarray) or v.dtype not in (np.float64, np.float32):
-            raise ConfigurationError(
-                f"{name}.prox expects an array of float64 or float32, got {getattr(v, 'dtype', short(v))}"
-            )
+            given = getattr(v, "dtype", short(v))
+            raise ConfigurationError(f"{name}.prox expects an array of float64 or float32, got {given}")
         if isinstance(step, bool) or not 0.0 <= step < math.inf:
             raise ConfigurationError(f"{name}.prox(step={step!r}): expected a finite number >= 0")
         self.check_shape("v", v.shape)

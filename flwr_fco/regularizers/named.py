@@ -177,9 +177,7 @@ class Adapter(Regularizer):
 
     def __post_init__(self) -> None:
         if self.name not in FACTORIES or not isinstance(self.arguments, Mapping):
-            prefix = (
-                f"Adapter({self.name!r}, {self.arguments!r}): expected a registered name and a mapping of arguments"
-            )
+            prefix = f"Adapter({self.name!r}, {self.arguments!r}): expected a registered name and a mapping"
             advice = f"call Adapter.register({self.name!r}, factory) in a module of both ServerApp and ClientApp"
             raise ConfigurationError(f"{prefix}; known here: {', '.join(sorted(FACTORIES)) or 'none'}; {advice}")
         operator = FACTORIES[self.name](**self.arguments)
