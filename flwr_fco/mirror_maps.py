@@ -712,10 +712,8 @@ class BoundProduct(MirrorMap):
 
     def objection(self, regularizer: Psi) -> str:
         """Return why psi is not supported, with the first array whose pair is not; an empty string if it is."""
-        if not isinstance(regularizer, BoundRegularizer):
-            why = "it does not know the arrays' names; use psi.bind(layout) of the same layout"
-        elif regularizer.layout != self.layout:
-            why = f"bound to {regularizer.layout!r}; bind both to the same layout"
+        if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
+            why = "it is not bound to the same layout; use psi.bind(layout) and Product(...).bind(layout)"
         elif regularizer.scope == "joint":
             why = "over all arrays together (scope='joint'): it treats one at a time"
         else:

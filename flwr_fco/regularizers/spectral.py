@@ -121,13 +121,9 @@ class Spectral(Regularizer):
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array is a matrix, or has two or more dimensions and ``reshape`` is given."""
-        if len(shape) == 2 or (len(shape) > 2 and self.reshape is not None):
-            return
-        advice = "choose its arrays with apply_to=, or give each array its own psi with PerParameter"
-        if len(shape) > 2:
-            advice = "say how to read it as a matrix: reshape='first' keeps the first axis and flattens the others"
-        prefix = f"{type(self).__name__} acts on matrices, but the array {name!r} has shape {shape}"
-        raise ConfigurationError(f"{prefix}; {advice}")
+        if len(shape) < 2 or (len(shape) > 2 and self.reshape is None):
+            prefix = f"{type(self).__name__} acts on matrices, but the array {name!r} has shape {shape}"
+            raise ConfigurationError(f"{prefix}; choose arrays (apply_to=), or keep one axis of more: reshape='first'")
 
 
 def _factors(matrix: Array, cut: float, norm: float) -> tuple[Array, Vector, Array]:
