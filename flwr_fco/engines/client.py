@@ -147,7 +147,7 @@ class Client(NamedTuple):
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
         move = self.rate * np.broadcast_to(shift, dual.shape) if moves else NOTHING
         every = self.plan.sends_every_step
-        features = self.shard or (None if every or pairs else shard_of(self.plan, self.objective))
+        features = self.shard or (None if every or pairs else _shard_of(self.plan, self.objective))
         if features is not None:
             on = slice(None) if self.shard else features.indices
             local = dual[on].copy()
@@ -234,7 +234,7 @@ class Client(NamedTuple):
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        features = None if pairs or self.plan.sends_every_step else shard_of(self.plan, self.objective)
+        features = None if pairs or self.plan.sends_every_step else _shard_of(self.plan, self.objective)
         if features is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
@@ -392,7 +392,14 @@ def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:
         prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
         raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
     sent, moved = found
+    if not moved.metrics and type(moved.steps) is int and (moved.elapsed is None or type(moved.elapsed) is float):
+        return sent, moved
     return sent, Moved(plain(moved.elapsed), plain(moved.steps), {n: plain(own) for n, own in moved.metrics.items()})
+
+
+def _shard_of(plan: Plan, objective: Objective) -> Shard | None:
+    dense = isinstance(getattr(objective, "features", None), np.ndarray)
+    return None if dense else shard_of(plan, objective)
 
 
 def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | None) -> Shard | None:
@@ -402,7 +409,7 @@ def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | N
     """
     plan = downlink.plan
     allowed = plan.options.get("sparse_wire", True) and not plan.sends_every_step
-    shard = shard_of(plan, objective) if allowed else None
+    shard = _shard_of(plan, objective) if allowed else None
     if shard is None or not is_shorter(shard.indices.size, plan.layout.size):
         return None
     remembered: Any = {} if memory is None else memory
