@@ -178,14 +178,15 @@ class TorchObjective(Objective):
 
     def _gradient(self, w: Any, batch: TorchBatch | None) -> Tensor:
         """Return the gradient as a flat tensor on the model's device, and keep the loss."""
-        self._load(w)
-        # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
-        if not all(module.training for module in self._modules):
-            self.model.train()
         first = self._parameters[0]
         wide = widest_dtype(first)
         total = value = torch.zeros((), dtype=wide, device=first.device)
+        # In it no other thread has the model, which may be that of several clients.
         with seeded(self._parameters, 0 if batch is None else batch.seed):
+            self._load(w)
+            # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
+            if not all(module.training for module in self._modules):
+                self.model.train()
             for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
@@ -243,11 +244,11 @@ class TorchObjective(Objective):
         load_buffers(self.model, buffers)
 
     def _means(self, w: Vector, scores: Scores | None) -> dict[str, float]:
-        self._load(w)
-        was_training = self.model.training
-        self.model.eval()
         means: dict[str, float] = {"loss": 0.0}
         with torch.no_grad(), seeded(self._parameters, 0):
+            self._load(w)
+            was_training = self.model.training
+            self.model.eval()
             for share, examples in self._chunks(None):
                 means["loss"] += share * float(self._loss_of(examples))
                 found: Any = scores(self.model, examples) if scores else {}
@@ -259,7 +260,7 @@ class TorchObjective(Objective):
                     means[name] = means.get(name, 0.0) + share * float(score)
             if self.chunk_size >= 6 and self._is_sum():
                 raise ConfigurationError("the loss is a sum over the batch; expected the mean, as psi and rates need")
-        self.model.train(was_training)
+            self.model.train(was_training)
         return means
 
     def _is_sum(self) -> bool:

@@ -59,8 +59,7 @@ def test_federated_evaluation_with_handlers_and_metrics_of_ones_own(name):
     result = run(make(fraction_evaluate=1.0, **options), app(), 2)
     assert calls == [(NODES, "num-examples")] * 4
     for metrics in (result.train_metrics_clientapp[2], result.evaluate_metrics_clientapp[2]):
-        assert metrics["clients"] == NODES
-        assert metrics["largest"] == TRAIN // NODES
+        assert (metrics["clients"], metrics["largest"]) == (NODES, TRAIN // NODES)
     plain = run(make(fraction_evaluate=1.0), app(), 2)
     assert plain.evaluate_metrics_clientapp[2]["eval_loss"] < plain.evaluate_metrics_clientapp[1]["eval_loss"]
 
@@ -187,6 +186,5 @@ def heavier(number, arrays, metrics):
 def test_one_of_four_that_lies_is_left_out_and_changes_little(way):
     make, app = WAYS[way]
     given, honest = (run(make(**OFF), app(mods=mods), 3) for mods in ([in_messages(heavier, 1)], []))
-    assert {row.partition_id for row in given.left_out} == {1}
-    assert honest.left_out == []
+    assert ({row.partition_id for row in given.left_out}, honest.left_out) == ({1}, [])
     assert accuracy(load(given.arrays)) > accuracy(load(honest.arrays)) - 0.1

@@ -1,6 +1,7 @@
 """A PyTorch model as an Objective: our own objectives, the contract, buffers, saddle points."""
 
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -84,13 +85,15 @@ def test_a_network_of_dictionaries_with_dropout_and_batch_normalisation():
     objective = TorchObjective(model, _loss, Images())
     assert objective.layout.regularized_names == ("0.weight", "5.weight")
     assert objective.layout.names == tuple(model.state_dict())
-    w = np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
     batches = list(objective.batches(np.random.default_rng(0), FirstOrder(epochs=2, batch_size=5)))
-    before = torch.random.get_rng_state()
-    first = [objective.gradient(w, batch) for batch in batches]
+    points = np.random.default_rng(3).normal(scale=0.1, size=(len(batches), objective.layout.size))
+    before, w = torch.random.get_rng_state(), points[0]
+    first = [*map(objective.gradient, points, batches)]
     assert torch.equal(torch.random.get_rng_state(), before), "PyTorch's own generator has been moved"
     torch.manual_seed(77)
-    np.testing.assert_array_equal(first, [objective.gradient(w, batch) for batch in batches])
+    # Also of threads that have the model in common.
+    with ThreadPoolExecutor(4) as threads:
+        np.testing.assert_array_equal(first, [*threads.map(objective.gradient, points, batches)])
     # Dropout differs from batch to batch, also where the rows are the same.
     again = [batch._replace(rows=batches[0].rows) for batch in batches]
     assert not np.array_equal(objective.gradient(w, again[0]), objective.gradient(w, again[1]))
