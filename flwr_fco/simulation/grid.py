@@ -6,6 +6,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -32,6 +33,13 @@ except ImportError:  # releases before TaskIdentity take the run from the grid
 CLIENT_APP_RAISED = 2
 #: The first node id: 1 is the SuperLink.
 _FIRST = 2
+
+
+def _own(message: Message) -> Message:
+    """Return a copy of a message, so that its sender sees no change that a node makes."""
+    own = copy(message)
+    own.content = isolated(message.content)
+    return own
 
 
 class _RunConfig(dict[str, Any]):
@@ -118,7 +126,6 @@ class InProcessGrid(Grid):
         self.contexts: dict[int, Context] = {}
         self.report: Callable[[int], object] = lambda number: None
         self._replies: dict[str, Message] = {}
-        self._fresh = False
 
     def context(self, node_id: int) -> Context:
         """Return a node's context, made when it is first used.
@@ -189,7 +196,7 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once; their replies wait for :meth:`pull_messages`."""
-        replies = self.replies(list(messages))
+        replies = self.replies([_own(message) for message in messages])
         numbers = [secrets.token_hex(8) for _ in replies]
         self._replies |= {number: reply for number, reply in zip(numbers, replies, strict=True) if reply is not None}
         return numbers
@@ -204,12 +211,9 @@ class InProcessGrid(Grid):
             self.report(messages.number)
             return inbox
         # Of messages that are made here nobody else has the records.
-        self._fresh = isinstance(messages, Outbox) and not messages.opened
-        messages = list(messages)
-        try:
-            replies = [reply for reply in self.replies(messages) if reply is not None]
-        finally:
-            self._fresh = False
+        made_here = isinstance(messages, Outbox) and not messages.opened
+        messages = list(messages) if made_here else [_own(message) for message in messages]
+        replies = [reply for reply in self.replies(messages) if reply is not None]
         if messages and messages[0].metadata.message_type == "train" and messages[0].metadata.group_id.isdigit():
             self.report(int(messages[0].metadata.group_id))
         return replies
@@ -262,16 +266,15 @@ class InProcessGrid(Grid):
             raise self._raised(error, node.node_id, number, kind) from error
 
     def replies(self, messages: Sequence[Message]) -> list[Message | None]:
-        """Return the nodes' replies to messages, in their order; None of a node that is silent."""
+        """Return the nodes' replies to messages that they may change, in their order; None of a node that is silent."""
         return [self.reply(message) for message in messages]
 
     def reply(self, message: Message) -> Message | None:
-        """Return a node's reply to a message; neither side sees changes that the other one makes."""
+        """Return a node's reply to a message, of which it keeps nothing; the message is the node's to change."""
         about, content = message.metadata, message.content
         context = self.context(about.dst_node_id)
         state = context.state if self.raise_errors else isolated(context.state)
         try:
-            message.content = content if self._fresh else isolated(content)
             reply: Message | None = self.client_app(message, context)
             if reply is not None and not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned {of_type(reply)}; expected a Message")
@@ -284,8 +287,6 @@ class InProcessGrid(Grid):
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
-        finally:
-            message.content = content
         # A ClientApp should return a message; one that returns nothing is silent in Flower, and also here.
         if reply is not None and reply.has_content():
             reply.content = isolated(reply.content)
