@@ -36,7 +36,7 @@ from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
-from flwr_fco.messages.protocol import ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
+from flwr_fco.messages.protocol import ClientState, Described, Downlink, MemoryLostError, Uplink
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise
@@ -211,10 +211,8 @@ class Client:
     is_recorded: bool
     most: int | None
     _identity: str = field(default_factory=lambda: uuid4().hex)
-    #: The last task and loss that were checked against the limits: most of a round are alike.
-    _allowed: Any = None
-    #: The last plan, and its method.
-    _made: tuple[Plan, Algorithm] | None = None
+    #: The last task and loss that were checked against the limits, and the method: most of a round are alike.
+    _allowed: tuple[Any, Any] = (None, None)
 
     # --- a round of training --------------------------------------------------------------------------------------
 
@@ -243,13 +241,12 @@ class Client:
             None if the memory that the task's stamp names is not here.
         """
         plan = down.plan
-        method = self._method_of(plan)
         try:
             memory = recall(context, down)
         except MemoryLostError:
             return None
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
-        examples = self._check(down, objective)
+        method, examples = self._check(down, objective)
         if "block" in method.discloses:
             sets = ("wanted",) if isinstance(method, NewtonPath) else ("working-set", "primal")
             self.limits.check_blocks(down, sets)
@@ -276,25 +273,22 @@ class Client:
         up = up._replace(examples=float(examples), metrics=metrics, pass_through=passed)
         return as_it_leaves(context, number, method, down, memory, up)
 
-    def _method_of(self, plan: Plan) -> Algorithm:
-        made = self._made
-        if made is None or made[0] is not plan:
-            # In a variable: another thread may set it meanwhile.
-            made = self._made = plan, method_of(plan.solver, plan.options)
-        return made[1]
-
-    def _check(self, down: Downlink, objective: Objective) -> int:
-        """Refuse what the owner does not allow, and another model; return the number of examples."""
+    def _check(self, down: Downlink, objective: Objective) -> tuple[Algorithm, int]:
+        """Refuse what the owner does not allow, and another model; return the method and the number of examples."""
         plan, examples = down.plan, objective.num_examples
         asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, examples
-        if asked != self._allowed:
+        # In variables: another thread may set them meanwhile.
+        before, method = self._allowed
+        if asked != before:
             self.limits.check_task(down, examples)
             # A pair of psi and h that a client cannot combine is an error here, not in its first step.
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
+            if before is None or before[0] is not plan:
+                method = method_of(plan.solver, plan.options)
         # Also when equal: to compare with the same objects is quicker, and most of a round have them.
-        self._allowed = asked
-        return examples
+        self._allowed = asked, method
+        return method, examples
 
     def objective(self, context: Context, role: str, purpose: str) -> Objective:
         """Return the client's loss; the first time it is loaded, and its owner's limits are checked.
