@@ -258,18 +258,14 @@ class Run:
             If psi and h cannot be combined, or nothing says what a client does.
         """
         options = self.options
-        if setting.work is None:
-            prefix = f"{type(options).__name__} does not say what a client does"
-            own = type(self.method).__name__
-            advice = f"make it a StepStrategy or MinimiseStrategy, or return the work from {own}.setting"
-            raise ConfigurationError(f"{prefix}: {advice}")
+        theirs = f"a StepStrategy's, a MinimiseStrategy's or {type(self.method).__name__}.setting's"
         plan = Plan(
             solver=self.method.name,
             layout=setting.layout,
             regularizer=setting.regularizer,
             mirror_map=setting.mirror_map,
             scope=options._scope,
-            work=setting.work,
+            work=checked(f"{type(options).__name__}.work ({theirs})", setting.work, Work),
             seed=options.seed,
             wire_dtype=options.wire.dtype or ("auto" if setting.layout.single_network else "float64"),
             options=options_of(self.method) | ({} if options.wire.sparse else {"sparse_wire": False}),
