@@ -183,7 +183,7 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
 
 def called(place: Any, sites: Sequence[Any]) -> str:
     """Return what texts call the site of a partition, by its name among `sites` if it has one there."""
-    return f"site {sites[place] if place < len(sites) else place}"
+    return f"site {sites[place] if 0 <= place < len(sites) else place}"
 
 
 def reasons_of(run: Run, sites: Sequence[Any]) -> list[str]:
