@@ -641,7 +641,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _solved(self, sites: Sites) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        self._scales = sites.scales() if self.standardize else None
+        self._scales = sites.scales if self.standardize else None
         if self.site_intercepts == "local" and self._kind is CLASSES:
             # At its own intercept one class is fitted whatever the coefficients are.
             pairs = zip(sites.names, sites.answers, strict=True)

@@ -244,8 +244,13 @@ class Sites:
         Of the model, with its intercept; and how many messages each of them has had.
     means, variances : ndarray of float64, shape (number of sites, d)
         Of the columns.
-    mean, deviations, origin : ndarray of float64, shape (d,)
-        Of the columns at all sites, and the centres of those that are far from 0.
+    at_zero, level : float
+        The loss at 0, of all rows; and of squares the mean of the targets, if it is far from 0 beside their deviation.
+    slopes : ndarray of float64
+        The derivatives at 0, of all rows.
+    mean, deviations, scales, origin : ndarray of float64, shape (d,)
+        Of the columns at all sites; the deviations with 1 for those that are constant up to rounding, as in
+        scikit-learn's ``StandardScaler``; and the centres of those that are far from 0.
     within, idle : ndarray of bool, shape (d,)
         Which columns are constant at each site, or in each stratum, and say nothing beside its own level; and which say
         nothing in this model.
@@ -288,10 +293,16 @@ class Sites:
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
         self.answers = [own._replace(weight=own.numbers["mass"] / self.total) for own in answers]
+        self.at_zero = math.fsum(own.weight * own.numbers["loss"] for own in self.answers)
+        self.slopes = np.sum([own.weight * own.vectors["gradient"] for own in self.answers], axis=0)
+        mean = -float(self.slopes[-1])
+        self.level = mean if mean * mean > _FAR**2 * abs(2.0 * self.at_zero - mean * mean) else 0.0
         shares = np.array([[own.weight] for own in self.answers])
         with np.errstate(over="ignore", invalid="ignore"):
             self.mean = (shares * self.means).sum(axis=0)
             self.deviations = np.sqrt((shares * (self.variances + np.square(self.means - self.mean))).sum(axis=0))
+        # A mean or a variance that overflows leaves no deviation, which is not one of 1.
+        self.scales = np.where(_constant(self.deviations, self.mean), 1.0, self.deviations)
         self.within = np.all(_constant(np.sqrt(np.abs(within)), self.means), axis=0)
         self.idle = self.within if model._own_levels else _constant(self.deviations, self.mean)
         # Sparse rows would be dense about another centre.
@@ -323,16 +334,6 @@ class Sites:
         if self.silent:
             raise ConfigurationError(f"sites have not centred their columns: {'; '.join(self.silent)}")
 
-    @property
-    def at_zero(self) -> float:
-        """The loss at 0, of all rows."""
-        return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
-
-    @property
-    def slopes(self) -> Vector:
-        """The derivatives at 0, of all rows."""
-        return np.asarray(np.sum([own.weight * own.vectors["gradient"] for own in self.answers], axis=0))
-
     def at_mean(self) -> tuple[float, float]:
         """Return the logarithm of the counts' mean rate, and the loss there; 0 and that at 0 without counts."""
         mean = math.fsum(answer.weight * answer.numbers["mean"] for answer in self.answers)
@@ -341,20 +342,6 @@ class Sites:
             return 0.0, self.at_zero
         level = math.log(mean / exposure)
         return level, self.at_zero + mean - exposure - mean * level
-
-    @property
-    def level(self) -> float:
-        """The mean of the targets of squares, if it is far from 0 beside their deviation; and else 0."""
-        mean = -float(self.slopes[-1])
-        return mean if mean * mean > _FAR**2 * abs(2.0 * self.at_zero - mean * mean) else 0.0
-
-    def scales(self) -> Vector:
-        """Return the standard deviations of the features of all clients.
-
-        Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``. A mean or a
-        variance that overflows leaves no deviation, which is not one of 1.
-        """
-        return np.asarray(np.where(_constant(self.deviations, self.mean), 1.0, self.deviations))
 
     def squares(self) -> dict[int | None, Vector]:
         """Return at least the mean squares of each partition's columns about the origin."""
@@ -382,7 +369,7 @@ class Sites:
         ConfigurationError
             If it is infinite, or a site says a variance below 0.
         """
-        scales = self.scales()
+        scales = self.scales
         for site, reported in zip(self.names, self.variances, strict=True):
             if (reported < 0.0).any():
                 raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
