@@ -239,8 +239,6 @@ class Known(NamedTuple):
     ----------
     psi : BoundRegularizer
         The regularizer.
-    w : ndarray of float64, shape (d,)
-        The point.
     gradient : ndarray of float64, shape (d,)
         Of the pooled loss.
     reported : Terms
@@ -248,7 +246,6 @@ class Known(NamedTuple):
     """
 
     psi: BoundRegularizer
-    w: Vector
     gradient: Vector
     reported: Terms
 
@@ -273,7 +270,7 @@ class Known(NamedTuple):
         ConfigurationError
             If no client has an example of some class, or none that counts, whose free intercept then has no optimum.
         """
-        shares = targets[self.w.size - self.outputs :]
+        shares = targets[targets.size - self.outputs :]
         both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
         if (both < _NOBODY).any():
             raise ConfigurationError(
@@ -291,14 +288,14 @@ class Known(NamedTuple):
         Parameters
         ----------
         once
-            A state, with the `facts`, and the weighted means of `columns`, `targets` and `references`.
+            A state: the `trial` point, the `facts`, and the means of `columns`, `targets` and `references`.
         """
-        psi, reported, size = self.psi, self.reported, self.w.size
+        psi, reported, size = self.psi, self.reported, self.gradient.size
         if once.facts[0] <= 0.0 or gaps.why_none(psi, reported.l2):
             return -math.inf, np.zeros(size)
         count = gaps.free_intercepts(psi)
         slopes = size - num_intercepts(psi.layout)
-        gradient = self.gradient - reported.l2 * np.append(self.w[:slopes], np.zeros(size - slopes))
+        gradient = self.gradient - reported.l2 * np.append(once.trial[:slopes], np.zeros(size - slopes))
         value, others = reported.conjugate, np.zeros((0, size + 1))
         if count and reported.name == "identity":
             mean = float(gradient[-1])
@@ -343,12 +340,12 @@ class Known(NamedTuple):
         terms = self.psi.terms()
         reported = self.reported
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
-            return np.zeros(self.w.size)
+            return np.zeros(slopes.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
         centred = reported.factor * once.columns**2 if gaps.free_intercepts(psi) and reported.name in CONSTANT else 0.0
         reach = np.sqrt(2.0 * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
-        proved[self.w.size - num_intercepts(psi.layout) :] = False
+        proved[slopes.size - num_intercepts(psi.layout) :] = False
         return np.asarray(proved, dtype=np.float64)
 
 
@@ -379,7 +376,7 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     terms = [(uplink.weight, dense(uplink.vectors["terms"]).tolist()) for uplink in replies]
     facts = [tuple(own[3:]) for _, own in terms]
     reported = Terms(*(math.fsum(weight * own[k] for weight, own in terms) for k in range(3)), *facts[0])
-    known = Known(psi, state.trial, Known.gradient_of(replies), reported)
+    known = Known(psi, Known.gradient_of(replies), reported)
     if reported.name == "cox" and reported.loss <= reported.least + _GAP and not known.gradient.any():
         raise ConfigurationError(
             "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "

@@ -341,14 +341,12 @@ class ProximalNewton(Algorithm):
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi = problem.psi
         w = state.point
-        x = w.copy()
-        gradient = known.gradient.copy()
-        share = 1.0
+        x, gradient, share = w.copy(), known.gradient.copy(), 1.0
         if first and state.facts[0] >= 0.0 and free_intercepts(psi):
-            # Wherever it begins, counts that are all 0 have no model.
-            null = _null_model(known, state)
-            x, gradient, share = (x, gradient, share) if w.any() else null
-        state = self._minimised(state, known, block, x, gradient, share)
+            x, gradient, share = _null_model(known, state)
+        if block.hessian.size:
+            state = _watched(state, known, block, self.tolerance)
+        self._minimised(state, known, block, x, gradient, share)
         x = handed_out(problem.layout, x)
         mask = model.working_set(x, gradient, psi, self.smallest, known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
@@ -356,20 +354,18 @@ class ProximalNewton(Algorithm):
         stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
-    def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> Any:
-        """Make x the minimiser of the model at x, and the gradient that there as far as it is known; return the state.
+    def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> None:
+        """Make x the minimiser of the model at x, and the gradient that there as far as it is known.
 
         The clients' block is that of a point at which it is `share` times as small as at x; 0 if it says nothing of x.
         """
         on, hessian = block
-        state = _watched(state, known, block, self.tolerance)
         if on.size and share:
             ridge = known.reported.l2 * (on < x.size - num_intercepts(known.psi.layout))
             hessian = share * hessian + np.diag((1.0 - share) * ridge)
             own = model.minimise_model(hessian, gradient[on], x[on], known.psi.sums.at(on))
             gradient[on] += hessian @ (own - x[on])
             x[on] = own
-        return state
 
     # --- what else it says ----------------------------------------------------------------------------------------
 
@@ -473,14 +469,16 @@ _LEVELS: dict[str, Callable[[Vector], tuple[Any, float]]] = {
 def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
     """Return the best point with an intercept alone, the gradient there, and how its Hessian is to that at 0.
 
-    That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none.
+    That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none. Of
+    other losses, and where a run does not begin at 0, all is as it is.
     """
     size, outputs, name = state.point.size, known.outputs, known.reported.name
-    x, mean = np.zeros(size), state.targets[size - outputs :]
+    x, gradient, mean = state.point.copy(), known.gradient.copy(), state.targets[size - outputs :]
     if name in FACTORS:
         mean = known.shares(state.targets)[-outputs:]
     elif name == "poisson":
         mean = mean / state.columns[-1]
+        # Wherever it begins, counts that are all 0 have no model.
         if not mean[0] > _NO_EVENTS:
             raise ConfigurationError(
                 f"all counts are 0, or as good as 0: {max(0.0, mean[0]):.1g} times what the offsets, or exposures, "
@@ -488,8 +486,8 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
                 "the intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which "
                 "the intercept takes up"
             )
-    if name not in _LEVELS or (name == "softmax" and state.mask.all()):
-        return x, known.gradient.copy(), 1.0
+    if x.any() or name not in _LEVELS or (name == "softmax" and state.mask.all()):
+        return x, gradient, 1.0
     x[size - outputs :], share = _LEVELS[name](mean)
     factor = known.reported.scale or 1.0
     return x, factor * (np.tile(mean, size // outputs) * state.columns - state.targets), share
@@ -573,7 +571,7 @@ class QuasiNewton(ProximalNewton):
         after = self._step(problem, state, replies, Block(np.flatnonzero(state.mask), NOTHING))
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 
-    def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> Any:
+    def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> None:
         """Make x the minimiser of the model with B, and the gradient that there."""
         psi = known.psi.sums
         start = x.copy()
@@ -594,7 +592,6 @@ class QuasiNewton(ProximalNewton):
             x[on] = model.minimise_model(hessian, gradient[on], x[on], psi.at(on))
         move = x - start
         gradient += sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
-        return state
 
 
 def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) -> tuple[float, Matrix, Matrix]:

@@ -411,9 +411,8 @@ class NewtonPath(ProximalNewton):
             self._advance(this, row, state.problem(row), about)
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
-            gradient = exchanges[0].sum("gradient")
             free = this.problems(0).psi.free_coordinates()
-            gradient[free] = 0.0
+            gradient = np.where(free, 0.0, exchanges[0].sum("gradient"))
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
             acted = int(np.count_nonzero(~free))
             rows = sum(own.examples for own in uplinks)
@@ -586,9 +585,7 @@ class NewtonPath(ProximalNewton):
         who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
         if who != state.population.tolist():
             raise Restart("Of models of all clients only all of them can say how good they are, and others answer")
-        folds = state.folds - 1
-        strengths = len(state.strengths)
-        losses = np.concatenate([uplink.vectors["held_out"].reshape(folds, strengths) for uplink in uplinks])
+        losses = np.concatenate([uplink.vectors["held_out"].reshape(state.folds - 1, -1) for uplink in uplinks])
         weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
         held_out = errors_of(losses[weights > 0.0], weights[weights > 0.0])
         return state._replace(held_out=held_out, stage=DONE, round=state.round + 1)
