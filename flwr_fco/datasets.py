@@ -112,10 +112,9 @@ class FederatedDataset(ABC):
         """
         return [self.objective(index, **options) for index in range(self.num_clients)]
 
-    def _check_index(self, index: int) -> None:
-        if not 0 <= checked("index", index, int) < self.num_clients:
-            prefix = f"there is no client {index}; expected 0 .. {self.num_clients - 1}"
-            raise ConfigurationError(f"{prefix}. Give the data set as many clients as the federation has nodes.")
+    def _check_index(self, index: int) -> int:
+        advice = f"0 .. {self.num_clients - 1}; give the data set as many clients as the federation has nodes"
+        return int(checked("index", index, int, {"range": (range(self.num_clients).__contains__, advice)}))
 
 
 def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
@@ -248,8 +247,8 @@ class PartitionedClassification(FederatedDataset):
         return len(self.partition)
 
     def client(self, index: int) -> Samples:
-        self._check_index(index)
-        return Samples._make(own[self.partition[index]] for own in self.train)
+        rows = self.partition[self._check_index(index)]
+        return Samples._make(own[rows] for own in self.train)
 
     def build_objective(self, examples: Samples, **options: Any) -> Logistic | MultinomialLogistic:
         """Return `Logistic` for two classes, otherwise `MultinomialLogistic` with all classes of the federation."""
@@ -393,8 +392,7 @@ class SyntheticRegression(Choice, FederatedDataset):
     seed: int = field(default=0, metadata=NATURAL)
 
     def client(self, index: int) -> Samples:
-        self._check_index(index)
-        rng = self._stream(1, index)
+        rng = self._stream(1, self._check_index(index))
         size = self.coefficients.size
         features = rng.normal(size=size) + rng.normal(size=(self.examples_per_client, size))
         signal = features @ self.coefficients + self._stream(0).normal()
@@ -444,5 +442,5 @@ def lasso(
     """
     if not 0 <= checked("num_ones", num_ones, int) <= checked("num_features", num_features, int, AT_LEAST_ONE):
         raise ConfigurationError(f"{num_ones=}, {num_features=}; expected no more ones than features")
-    truth = np.arange(num_features) < num_ones
-    return SyntheticRegression(truth.astype(np.float64), num_clients, examples_per_client, seed)
+    truth = (np.arange(num_features) < num_ones).astype(np.float64)
+    return SyntheticRegression(truth, num_clients, examples_per_client, seed)

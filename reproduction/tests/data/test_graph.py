@@ -48,7 +48,7 @@ def test_draws_that_are_no_rows_keep_the_contract(problem, sampling):
         (lambda: SparseGraphProblem("logistic", num_clients=3), "in pairs"),
         (lambda: SparseGraphProblem("linear", noise=-1.0), "noise=-1.0"),
         (lambda: SparseGraphProblem("linear", num_clients=0), "num_clients=0"),
-        (lambda: PROBLEMS[0].objective(4), "no client 4"),
+        (lambda: PROBLEMS[0].objective(4), "index=4"),
         (lambda: PROBLEMS[0].objective(1, l2=1.0), "no options"),
     ],
 )

@@ -21,9 +21,9 @@ def test_the_variants_are_the_papers(variant, ones, rank, clients, examples):
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigurationError, match=r"no client 64; expected 0 \.\. 63"):
+    with pytest.raises(ConfigurationError, match=r"index=64; expected 0 \.\. 63"):
         lasso_data().client(64)
-    with pytest.raises(ConfigurationError, match="no client -1"):
+    with pytest.raises(ConfigurationError, match="index=-1"):
         low_rank_data().held_out(-1)
     for wrong, name in (
         ({"num_clients": 0}, "num_clients"),
@@ -39,7 +39,7 @@ def test_equal_clients_have_the_first_ones_examples():
     equal, own = EqualRegression(truth, 3, 4, seed=7), SyntheticRegression(truth, 3, 4, seed=7)
     for found, wanted in zip(equal.client(2), own.client(0), strict=True):
         assert np.array_equal(found, wanted)
-    with pytest.raises(ConfigurationError, match="no client 3"):
+    with pytest.raises(ConfigurationError, match="index=3"):
         equal.client(3)
 
 
