@@ -441,7 +441,7 @@ class Linear(Objective):
 
     def _bounds(self) -> tuple[float, float]:
         if self.link.bounds is None:
-            prefix = "its Lipschitz constant, for there is none of use"
+            prefix = "its Lipschitz constant, for there is none"
             self._does_not_know(prefix, "give the rates by hand, or client_lr='auto'")
         return self.link.bounds
 

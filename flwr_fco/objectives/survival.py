@@ -317,6 +317,37 @@ class CoxRegression(Linear):
         residuals[link.dead] -= link.shares[link.dead, None] * (values[link.dead] - tied.T[link.set])
         return np.asarray(residuals)
 
+    def lipschitz(self, norm: str = "l2") -> float:
+        """Return a Lipschitz constant of the gradient; see :meth:`Objective.lipschitz`.
+
+        The Hessian is a mean of covariances of rows that are at risk together: in the l2 norm at most the largest
+        squared distance of a row from the mean row, in the l1 norm a fourth of the largest squared range of a feature,
+        times the weight of the events.
+        """
+        weight = float(self.link.shares[self.link.dead].sum()) / self.num_examples
+        matrix = self.features
+        if checked("norm", norm, Literal["l2", "l1"]) == "l1":
+            ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
+            return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
+        centre = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1)
+        apart = 0.0
+        for _, block in design.blocks(matrix):
+            squares = np.asarray((block**2).sum(axis=1)).reshape(-1)
+            apart = max(apart, float((squares - 2.0 * (block @ centre) + centre @ centre).max()))
+        return weight * apart + self.l2
+
+    def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
+        """Raise a :class:`ConfigurationError`: rates from :meth:`lipschitz` would be hundreds of times too small.
+
+        That bound holds where nearly all hazard is that of two rows far apart. ``client_lr="auto"`` measures the
+        curvature at the start instead.
+        """
+        self._does_not_know("a useful constant of its batches", "give the rates by hand, or client_lr='auto'")
+
+    def largest_square(self) -> float:
+        """Raise a :class:`ConfigurationError`, for no useful number is known."""
+        self._does_not_know("a useful bound of its second derivatives", "take another certificate")
+
 
 def as_strata(strata: ArrayLike, num_examples: int) -> tuple[list[Any], NDArray[np.int64]]:
     """Return the sorted labels of strata, and which of them each row has."""

@@ -151,8 +151,9 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
             agree(one.dual_terms([w], [0.7])[0], other.dual_terms([w], [0.7])[0])
         agree(list(one.metrics(w).values()), list(other.metrics(w).values()))
     agree(one.strong_convexity(), other.strong_convexity())
-    for norm in ("l2", "l1") if cls not in (Poisson, CoxRegression) else ():
-        assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=1e-12)
+    for norm in ("l2", "l1") if cls is not Poisson else ():
+        near = 0.5 if cls is CoxRegression else 1e-12
+        assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
 
 
 # --- conjugates -------------------------------------------------------------------------------------------------------
