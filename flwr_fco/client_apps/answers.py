@@ -83,9 +83,7 @@ def find_answer(kind: str) -> Kind:
     """
     if kind not in _KINDS:
         problem = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_KINDS))}"
-        raise ConfigurationError(
-            f"{problem}. Install the server's version of flwr-fco, or make the app by model.client_app"
-        )
+        raise ConfigurationError(f"{problem}. Install the server's version of flwr-fco, or take model.client_app")
     return _KINDS[kind]
 
 

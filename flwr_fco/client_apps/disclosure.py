@@ -177,10 +177,9 @@ class Disclosure(Choice):
         raise ConfigurationError(f"{problem} ({type(error).__name__}). The reason is in its own log: {why}") from None
 
     def _refusal(self, limit: str, request: str, why: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"the server asks for {request}; this site {why} {limit}={getattr(self, limit)} allows. Its owner can "
-            f"change the limit: client_app(..., disclosure=Disclosure({limit}=...))"
-        )
+        prefix = f"the server asks for {request}; this site {why} {limit}={getattr(self, limit)} allows"
+        advice = f"Its owner can change the limit: client_app(..., disclosure=Disclosure({limit}=...))"
+        return ConfigurationError(f"{prefix}. {advice}")
 
 
 def _classes_of(objective: Objective) -> list[int] | None:

@@ -384,9 +384,7 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
         raise ConfigurationError(f"{owner}({given!r}): expected a non-empty mapping of shell patterns to {prefix}s")
     for pattern, own in given.items():
         if not isinstance(pattern, str) or not fits(own):
-            raise ConfigurationError(
-                f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and one array's {prefix}"
-            )
+            raise ConfigurationError(f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and a {prefix}")
     if len(given) > _MOST_PATTERNS:
         advice = "Write one pattern for many arrays; density= on so many takes Density(..., scope='global')"
         raise ConfigurationError(f"{owner}: {len(given)} patterns; expected at most {_MOST_PATTERNS}. {advice}")
@@ -420,10 +418,8 @@ def require_matches(owner: str, patterns: Iterable[str], names: Iterable[str], b
     arrays, all_patterns = list(names), list(patterns)
     used = {first_match(all_patterns, name) for name in arrays}
     if unused := [pattern for pattern in all_patterns if pattern not in used]:
-        raise ConfigurationError(
-            f"{owner}: the patterns {unused} match no array that is still free; the arrays are {arrays}{besides} and "
-            "the first pattern that matches wins"
-        )
+        problem = f"{owner}: the patterns {unused} match no array that is still free: the first that matches wins"
+        raise ConfigurationError(f"{problem}. The arrays are {arrays}{besides}")
 
 
 # --- vectors that are zero in most coordinates ------------------------------------------------------------------------

@@ -237,10 +237,8 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
         raise SpecError(f"a specification that is nested more than {_DEEPEST} times: {prefix[:80]}")
     classes = Specified._families.get(family, {})
     if kind not in classes:
-        raise SpecError(
-            f"unknown {family} {kind!r}; known here: {', '.join(sorted(classes)) or 'none'}. "
-            "A class of your own must be imported where the specification is read: import its module in the ClientApp."
-        )
+        advice = "A class of your own must be imported where it is read: import its module in the ClientApp"
+        raise SpecError(f"unknown {family} {kind!r}; known here: {', '.join(sorted(classes)) or 'none'}. {advice}")
     cls = classes[kind]
     names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     arguments = header.keys() - {"family", "kind"}
