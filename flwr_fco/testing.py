@@ -115,6 +115,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     rng = np.random.default_rng(seed)
     psi.check_shape("w", shape)
     points = _points(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
+    require(isinstance(value := psi.value(points[0]), float), f"{psi!r}: value(w) is {value!r}; expected a float")
     near = [psi.prox(v + 0.1 * rng.normal(size=shape), 0.1) for v in points]
     _check_once(Regularizer, psi, lambda v: psi.prox(v, 0.5), points[0])
     for step in (*[0.0] * psi.constraint, 1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6):
