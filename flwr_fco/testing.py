@@ -290,14 +290,13 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
         there = t * np.array(values)[np.isfinite(values)]
         dual = h.gradient(w)
         moves = tried - w
-        size = np.abs(tried) + np.abs(w)
         # Effect of the rounding of w on its dual, which is large around a center and for a large p.
         signs = np.where(np.arange(w.size) % 2, -_EPS / 8.0, _EPS / 8.0)
         blur = 2.0 * np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
         excess = here - there - moves @ (dual - z) - (0.0 if convex else 0.5) * (moves**2).sum(axis=1)
         limits = 1e-11 * (np.abs(moves) @ (np.abs(dual) + np.abs(z)) + np.abs(here - there)) + np.abs(moves) @ blur
         # A projection is rounded by eps times its size, which is multiplied by the distance to z.
-        limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * size @ np.abs(dual - z)
+        limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * (np.abs(tried) + np.abs(w)) @ np.abs(dual - z)
         _below(excess, limits, prefix, tried, argument=z, result=w)
     return results
 
