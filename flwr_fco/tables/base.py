@@ -694,6 +694,18 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         try:
             start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
             result = strategy.start(sites.grid, start, rounds, sites.timeout)
+            metrics = result.train_metrics_clientapp
+            last = metrics[max(metrics)]
+            sites.rounds += len(metrics)
+            self.duality_gap_ = float(last.get("duality-gap", math.nan))
+            # The tolerance is `tol` times the loss with an intercept alone.
+            unsolved = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol) or not run_of(strategy).finished()
+            if unsolved:
+                prefix = f"not solved to tol={self.tol} after {sites.rounds} rounds"
+                prefix += "; raise max_rounds or scale the features"
+                ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
+                ended += f"{self.duality_gap_:.3g}, is a loose bound, and a fit without a penalty has no need of one"
+                warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=4)
             if inference is not None:
                 begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
                 self._table = inference.table(begin)
@@ -709,17 +721,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 "event, so that their coefficients have no finite best value. Look for a column that says the outcome "
                 "and for levels without events, or penalise these columns"
             ) from error
-        metrics = result.train_metrics_clientapp
-        last = metrics[max(metrics)]
-        sites.rounds += len(metrics)
-        self.duality_gap_ = float(last.get("duality-gap", math.nan))
-        # The tolerance is `tol` times the loss with an intercept alone.
-        unsolved = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol) or not run_of(strategy).finished()
-        if unsolved:
-            prefix = f"not solved to tol={self.tol} after {sites.rounds} rounds; raise max_rounds or scale the features"
-            ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
-            ended += f"{self.duality_gap_:.3g}, is a loose bound, and a fit without a penalty has no need of one"
-            warnings.warn(prefix + ended * bool(run_of(strategy).finished()), ConvergenceWarning, stacklevel=4)
         self._describe(strategy, last, sites, unsolved)
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
         idle = sites.idle
