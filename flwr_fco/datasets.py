@@ -352,13 +352,12 @@ def _partitioned(
 
     share = checked("train_fraction", train_fraction, float, PART)
     rng = np.random.default_rng(checked("seed", seed, int, NATURAL))
-    parts = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
-    train, test = Samples(parts[0], parts[2]), Samples(parts[1], parts[3])
+    x, x_test, y, y_test = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
     if alpha is None:
-        dealt = iid_partition(len(train.targets), num_clients, rng)
+        dealt = iid_partition(len(y), num_clients, rng)
     else:
-        dealt = dirichlet_partition(train.targets, num_clients, alpha, rng, min_size)
-    return PartitionedClassification(train, test, tuple(dealt), int(train.targets.max()) + 1)
+        dealt = dirichlet_partition(y, num_clients, alpha, rng, min_size)
+    return PartitionedClassification(Samples(x, y), Samples(x_test, y_test), tuple(dealt), int(y.max()) + 1)
 
 
 @dataclass(frozen=True, eq=False)
