@@ -719,7 +719,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(
                 f"{fold}the outcome is separable by {columns}: from these columns alone it follows which rows have an "
                 "event, so that their coefficients have no finite best value. Look for a column that says the outcome "
-                "and for levels without events, or penalise these columns"
+                "and for levels without events; leave them out, or penalise them and ask for no intervals"
             ) from error
         self._describe(strategy, last, sites, unsolved)
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)

@@ -285,7 +285,7 @@ REFUSED = {
     "intervals of 3 classes": ("logistic", PARTS, [np.arange(len(own)) % 3 for own in TARGETS], True),
     r"has \['weight'\], .* no features; they are x0, x1, x2$": (*LASSO, Intervals(columns=["weight", "x0"])),
     "intervals='yes'": (*LASSO, "yes"),
-    "the outcome is separable by .*'x3': from these columns alone": ("logistic", TELLING, CLASSES, True),
+    r"^the outcome is separable by .*'x3': .* and ask for no intervals$": ("logistic", TELLING, CLASSES, True),
 }
 
 
