@@ -304,7 +304,7 @@ def _check(answer: Answer) -> None:
     said, counts, outcome = (answer.vectors[name] for name in ("said", "counts", "outcome"))
     present, deviations = said.reshape(-1, len(SAID))[:, [0, 2]].T
     rows, numbers = answer.numbers["rows"], [*present, *counts]
-    possible = min([own for own in (*numbers, *deviations) if own != WITHHELD]) >= 0.0 and max(numbers) <= rows
+    possible = all(own == WITHHELD or own >= 0.0 for own in (*numbers, *deviations)) and max(numbers) <= rows
     repeats, widest = answer.numbers["repeated"], answer.numbers["widest"]
     # No vector of correlations is longer than the root of the largest eigenvalue of the columns' own.
     possible = possible and 0.0 <= repeats <= 1.0 and outcome @ outcome <= _ROUNDED * widest <= 2.0 + outcome.size

@@ -29,7 +29,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, PublicError
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
-from flwr_fco.tables.description import withheld
+from flwr_fco.tables.description import WITHHELD, withheld
 
 NAMES = ["age", "bmi", "crp", "sex"]
 BACK = NAMES[::-1]
@@ -796,6 +796,8 @@ def test_a_site_that_says_what_no_rows_have_makes_no_other_one_look_odd():
         lying = altering(1, name, lambda *said, a=name, by=factor: [o.update({a: o[a] * by}) for o in said if a in o])
         (finding,) = described_over_a_grid(study_model(), hospitals.study(), grid=lying, stop=False)[0].findings
         assert f"{finding}" == f"{PLACES[1]}: its Table 1 has counts, deviations or correlations that no rows have"
+    nothing = altering(1, "counts", lambda own, _: [own[name].fill(WITHHELD) for name in ("said", "counts")])
+    assert described_over_a_grid(study_model(), hospitals.study(), grid=nothing)[1] == ""
 
 
 # --- what its owner withholds -----------------------------------------------------------------------------------------
