@@ -163,8 +163,8 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
     """Raise :class:`ConfigurationError`, with the place, if an array has a NaN or an infinity."""
     # A minimum of numbers of which one is NaN is NaN.
     if not np.isfinite([array.min(initial=0.0), array.max(initial=0.0)]).all():
-        place = np.argwhere(~np.isfinite(array))[0]
-        raise _not_finite(name, place.tolist(), array[tuple(place)])
+        place = np.unravel_index(np.argmin(np.isfinite(array)), array.shape)
+        raise _not_finite(name, [int(k) for k in place], array[place])
 
 
 def _not_finite(name: str, place: list[int], value: Any) -> ConfigurationError:

@@ -145,6 +145,8 @@ class Linear(Objective):
         self.feature_names = names_of(getattr(features, "columns", None))
         n = self.num_examples
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
+        if self.targets.dtype == np.float64:
+            design.check_finite(link.targets, self.targets)
         weights = design.as_weights(sample_weight, n)
         self._mean_weight = float(weights.mean())
         self.weights = weights / self._mean_weight
