@@ -69,7 +69,9 @@ def agree(found: Any, expected: Any, prefix: str, tolerance: float = 0.0, size: 
 def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call, or None after a ConfigurationError: it is not known, or not accepted."""
     with suppress(ConfigurationError):
-        return call(*arguments)
+        result = call(*arguments)
+        require(result is not None, f"{getattr(call, '__name__', call)} returned None: is its `return` missing?")
+        return result
 
 
 def _largest(array: Any) -> float:

@@ -214,6 +214,7 @@ BROKEN_LOSSES = [
     ("value_and_gradient", _both(np.nan, whole=False), "do not average to .*: nan instead of"),
     ("value_and_gradient", _both(1.001, whole=False, of=1), r"differs from gradient\(w, batch\)"),
     ("hessian_product", times("hessian_product", 1.001), "hessian_product"),
+    ("hessian_product", lambda self, w, v: None, "returned None: is its `return` missing"),
     ("hessian_block", times("hessian_block", 1.001), "hessian_block"),
     ("hessian_block", after("hessian_block", lambda block, *given: block[1:]), "hessian_block.* has shape"),
     ("along", _along(__call__=lambda own, at: np.multiply((1.001, 1.0), Line.__call__(own, at))), "not the value"),
