@@ -197,7 +197,8 @@ class EarlyStopping(Callback):
         self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
         #: By which another one, with which it has changed places since a run was saved, does not take its numbers.
         self._about = f"{self._kind} of {self._looks_at if isinstance(self._looks_at, str) else 'the model'}"
-        self.on_run_begin()
+        # Not that of a subclass, whose hook expects a run.
+        EarlyStopping.on_run_begin(self)
 
     def on_run_begin(self, strategy: CompositeStrategy | None = None, num_rounds: int = 0) -> None:
         """Forget the previous run."""

@@ -18,10 +18,8 @@ __all__ += ["UnsupportedPairError"]
 
 #: Advice when the ClientApp of a FedAvg project meets a strategy that sends duals.
 FOR_A_MODEL = "This is what a ClientApp of FedAvg does with a message whose arrays are a dual and no model: give the "
-FOR_A_MODEL += (
-    'strategy client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training, which loads the '
-)
-FOR_A_MODEL += "model itself (docs/tutorials/pytorch.md, about ten lines)"
+FOR_A_MODEL += 'strategy client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training, which loads '
+FOR_A_MODEL += "the model itself (docs/tutorials/pytorch.md, about ten lines)"
 
 
 #: Advice when a NumPyClient (`client_fn`), whose messages had other records, meets Flower's present messages.
@@ -46,6 +44,8 @@ _SIGNS = {
     "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",
     "No evaluate function registered": "The ClientApp has no @app.evaluate(): add one, or fraction_evaluate=0.0",
     "No query function registered": "The ClientApp answers no questions: make it with client_app (an estimator's own)",
+    # Of a network that loads what it is sent.
+    '"dual"': FOR_A_MODEL,
     "attempting to load": "Its SuperNode's log has the reason: often a package that is not installed there",
 }
 

@@ -284,8 +284,9 @@ class Client:
             # A pair of psi and h that a client cannot combine is an error here, not in its first step.
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
-            if before is None or before[0] is not plan:
-                method = method_of(plan.solver, plan.options)
+        # Of an equal plan of another run the method may be another class of this name, defined anew.
+        if before is None or before[0] is not plan:
+            method = method_of(plan.solver, plan.options)
         # Also when equal: to compare with the same objects is quicker, and most of a round have them.
         self._allowed = asked, method
         return method, examples

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -119,9 +119,12 @@ class InProcessGrid(Grid):
     run_config: Mapping[str, Any] | None = None
     node_config: Callable[[int], Mapping[str, Any]] | None = None
     raise_errors: bool = True
-    run_id: int = field(default_factory=lambda: secrets.randbits(62))
+    run_id: int = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        self.run_id = secrets.randbits(62) if self.run_id is None else self.run_id
+        # A copy: nodes are made one by one, and may not differ in what their owner changes meanwhile.
+        self.run_config = dict(self.run_config or {})
         self.partition_ids = {partition + _FIRST: partition for partition in range(self.num_nodes)}
         self.contexts: dict[int, Context] = {}
         self.report: Callable[[int], object] = lambda number: None
@@ -145,13 +148,9 @@ class InProcessGrid(Grid):
                 own = f"node_config({partition}) has partition-id={settings['partition-id']!r}"
                 raise ConfigurationError(f"{own}; node m has m here: leave it out, and name the data by another entry")
             # With keywords: the order of the arguments differs between releases.
-            found = self.contexts[node_id] = Context(
-                run_id=self.run_id,
-                node_id=node_id,
-                node_config=config,
-                state=RecordDict(),
-                run_config=_RunConfig(self.run_config or {}),
-            )
+            about: Any = {"node_config": config, "run_config": _RunConfig(self.run_config or {})}
+            found = Context(run_id=self.run_id, node_id=node_id, state=RecordDict(), **about)
+            self.contexts[node_id] = found
         return found
 
     def states(self) -> dict[int, bytes]:

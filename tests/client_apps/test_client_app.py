@@ -23,13 +23,15 @@ from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Bounds, DualFL, FedDualAvg
 
 
-def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
-    loads, before = [], len(client._objectives)
-    app = client_app(lambda context: loads.append(m := context.node_config["partition-id"]) or clients()[m])
+def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten(monkeypatch):
+    loads, made, before = [], [], len(client._objectives)
+    # The method is made once a run: a notebook may define its class anew.
+    monkeypatch.setattr(client, "method_of", lambda *own, make=client.method_of: made.append(1) or make(*own))
+    app = client_app(lambda context: loads.append(m := context.node_config["partition-id"]) or clients((6,) * 4)[m])
     for repeat in (1, 2):
         simulated(strategy(), app, 3)
         assert sorted(loads) == sorted([0, 1, 2, 3] * repeat)
-        assert len(client._objectives) == before
+        assert (len(client._objectives), len(made)) == (before, repeat)
 
 
 def test_another_thread_may_load_while_a_run_is_forgotten_or_forget_first():

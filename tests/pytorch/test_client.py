@@ -215,6 +215,8 @@ def test_limits_that_a_loop_cannot_keep_and_a_missing_block_are_refused():
     for own in ({"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}):
         refused(f"disclosure has {next(iter(own))}, .*only how many rows", ClientApp, disclosure=Disclosure(**own))
     refused("disclosure=20 is an int; expected", ClientApp, disclosure=20)
+    app = torch_app(clients(), look=lambda net: net.load_state_dict({"dual": torch.ones(4)}))
+    refused("a dual and no model: give the strategy client=", simulated, plain(), app, 1, kind=ClientError)
     refused("no optimiser outside .*: with local_training", attrgetter("optimizer"), object.__new__(LocalTraining))
 
 

@@ -229,11 +229,13 @@ def test_an_argument_of_the_wrong_kind_is_named(wrong, message):
 def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
     many = 100_000
     chosen = strategy(cls, fraction_train=10 / many, seed=1, work=Steps(1), **options)
-    grid = InProcessGrid(client_app(lambda context: LeastSquares(np.eye(6), np.arange(6.0))), many)
+    load = lambda context: LeastSquares(np.eye(context.run_config["d"]), np.arange(6.0))  # noqa: E731
+    grid = InProcessGrid(client_app(load), many, run_config=(config := {"d": 6}), run_id=None)
+    config.clear()  # another grid may have other settings
     with grid.identity(), quiet(50):
         result = chosen.start(grid, start_arrays(), 3)
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [10, 10, 10]
-    assert 10 < len(grid.contexts) <= 30
+    assert 10 < len(grid.contexts) <= 30 < grid.run_id
     assert grid.states().keys() <= grid.contexts.keys()
 
 
@@ -263,8 +265,7 @@ def test_the_result_so_far_is_returned_with_a_warning_or_raised(caplog):
     whole = run_and_press(rounds=3, evaluate_fn=None)
     for found in (result, caught.value.result):
         assert sorted(found.train_metrics_clientapp) == [1, 2, 3]
-        assert sorted(found.evaluate_metrics_serverapp) == [0, 1, 2]
-        assert found.arrays == whole.arrays
+        assert (sorted(found.evaluate_metrics_serverapp), found.arrays) == ([0, 1, 2], whole.arrays)
 
 
 def test_a_second_interrupt_loses_no_result():

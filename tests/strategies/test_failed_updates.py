@@ -84,8 +84,7 @@ def test_buffers_and_what_nobody_has_trained_stay_as_they_were():
     start = {name: np.zeros(2) for name in ("w", "late", "mean")}
     strategy = failing(MagnitudeError, "model")(**GO_ON, client="unmodified", arrays=fco.Arrays(pass_through=["mean"]))
     simulated(strategy, foreign_app(trained), 3, initial_arrays=start)
-    assert run_of(strategy).passed["mean"].tolist() == [2.0, 2.0]
-    assert run_of(strategy).untrained.names == {"late"}
+    assert (run_of(strategy).passed["mean"].tolist(), run_of(strategy).untrained.names) == ([2.0, 2.0], {"late"})
 
 
 OTHER = namedtuple("Other", "dual round")
