@@ -238,7 +238,7 @@ class _ClosedForm(MirrorMap):
         for name in getattr(self, "__dataclass_fields__", ()):
             if isinstance(own := getattr(self, name), np.ndarray) and own.size != size:
                 prefix = f"{type(self).__name__}({name}=...) has {own.size} elements, the flat vector has {size}"
-                raise ConfigurationError(f"{prefix}; pass one for each coordinate, as of layout.flatten(arrays)")
+                raise ConfigurationError(f"{prefix}; pass one for each coordinate, such as layout.flatten(arrays)")
 
     def bind(self, layout: Layout) -> MirrorMap:
         self.check_size(layout.size)

@@ -85,7 +85,7 @@ def restricted_map(
     around = PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
     if not (regularizer.by_name or around.supports(regularizer)):
         prefix = f"regularizer={regularizer!r}: ReFedDA-GT goes around a reference point, for which there is a closed"
-        raise ConfigurationError(f"{prefix} form with {PNorm.works_with}, also of Euclidean(). Take FedDAGT")
+        raise ConfigurationError(f"{prefix} form with {PNorm.works_with}, with Euclidean() too. Take FedDAGT")
     return around
 
 
