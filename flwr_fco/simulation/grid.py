@@ -149,8 +149,7 @@ class InProcessGrid(Grid):
                 raise ConfigurationError(f"{own}; node m has m here: leave it out, and name the data by another entry")
             # With keywords: the order of the arguments differs between releases.
             about: Any = {"node_config": config, "run_config": _RunConfig(self.run_config or {})}
-            found = Context(run_id=self.run_id, node_id=node_id, state=RecordDict(), **about)
-            self.contexts[node_id] = found
+            found = self.contexts[node_id] = Context(run_id=self.run_id, node_id=node_id, state=RecordDict(), **about)
         return found
 
     def states(self) -> dict[int, bytes]:
