@@ -60,7 +60,7 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr_fco.algorithms.contract.choices import Average, Last
@@ -132,6 +132,7 @@ class MirrorProx(MirrorDescent):
     refuses = _NO_RULE
 
     #: Both local steps are proximal ones.
+    client_prox: bool = field(init=False, default=True)
     output: str | Last | Average = "last"
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
