@@ -456,7 +456,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         given = reading.clients_of(X, y, sample_weight, groups)
         apart = given[0].site is not None
         given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
-        given = reading.aligned(given) if apart else given
+        given = reading.aligned(given)
         self._on_trust = len(given) > 1 and groups is None and not reading.columns_in(given[0].features)
         # A Cox model, a table and quality are by client, and parts that are dealt are none.
         one = not reset or self._kind is TIMES or self._intervals is not None
