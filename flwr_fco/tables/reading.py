@@ -119,11 +119,12 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ConfigurationError(f"{own.name} has several columns of the name {listed(twice)}; expected one")
         # Names that are no texts are not matched, but the same in the same order.
-        there, all_of = (list(getattr(part, "columns", [])) for part in (here.features, features))
-        if sorted(names) != sorted(first) or (not names and there and all_of and there != all_of):
-            about = difference(own.name, names_of(all_of), here.name, names_of(there), classes=False)
+        there, each = (list(getattr(part, "columns", [])) for part in (here.features, features))
+        # A name that is NaN is not that of the same table.
+        if own is not here and (sorted(names) != sorted(first) or (not names and there and each and there != each)):
+            about = difference(own.name, names_of(each), here.name, names_of(there), classes=False)
             raise ConfigurationError(
-                f"{own.name} has the columns {listed(all_of) or 'of an array'}, {here.name} has "
+                f"{own.name} has the columns {listed(each) or 'of an array'}, {here.name} has "
                 f"{listed(there) or 'those of an array'}: {about}; expected the same names, in any order if they are "
                 "texts: give all parts the columns that they have in common"
             )
