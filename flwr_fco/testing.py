@@ -222,15 +222,14 @@ def check_pair(mirror_map: MirrorMap, regularizer: Psi, dimension: int = 12, see
     >>> from flwr_fco.regularizers import L1
     >>> check_pair(SimplexEntropy(), L1(0.5))
     """
-    h = mirror_map
     duals = _points(np.random.default_rng(seed), (dimension,))
     found = list[Vector]()
-    pair = f"{h!r} with {getattr(regularizer, 'regularizer', regularizer)!r}"
-    supported = h.supports(regularizer)
-    result = attempt(h.retrieve, duals[0], 1.0, regularizer)
+    pair = f"{mirror_map!r} with {getattr(regularizer, 'regularizer', regularizer)!r}"
+    supported = mirror_map.supports(regularizer)
+    result = attempt(mirror_map.retrieve, duals[0], 1.0, regularizer)
     require(supported == (result is not None), f"{pair}: {supported=}, but retrieve returns {result}")
     for t in (0.0, 0.5, 20.0) if supported else ():
-        found += _check_minima(h, regularizer, t, f"{pair}, t = {t:g}: retrieve", duals, found)
+        found += _check_minima(mirror_map, regularizer, t, f"{pair}, t = {t:g}: retrieve", duals, found)
 
 
 def _points(rng: np.random.Generator, shape: Any, sizes: Sequence[float] = (0.01, 0.5, 1.0, 3.0, 10.0)) -> list[Vector]:
@@ -376,14 +375,13 @@ def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
     >>> from flwr_fco.objectives import BilinearSaddle
     >>> check_saddle_objective(BilinearSaddle([[1.0, 2.0]], noise=0.1))
     """
-    f = objective
     size = objective.layout.size
     rng = np.random.default_rng(seed)
-    require(0 < f.split < size, f"split={f.split}; expected both players to have coordinates, {size} together")
-    check_objective(f, seed)
+    require(0 < objective.split < size, f"{objective.split=}; expected both players to have some of {size} coordinates")
+    check_objective(objective, seed)
     w = rng.normal(size=size)
-    samples = np.array([f.gradient(w, batch) for batch in f.batches(rng, Steps(1000, batch_size=1))])
-    exact = f.gradient(w)
+    samples = np.array([objective.gradient(w, batch) for batch in objective.batches(rng, Steps(1000, batch_size=1))])
+    exact = objective.gradient(w)
     allowed = 6.0 * samples.std(axis=0) / np.sqrt(len(samples)) + 1e-10 * (1.0 + _largest(exact))
     _below(np.abs(samples.mean(axis=0) - exact), allowed, "the mean of batches is not the exact operator", samples.T)
 
