@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from flwr_fco.algorithms.contract.problem import Problem
+from flwr_fco.algorithms.contract import Problem
 from flwr_fco.core.layout import Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, PART, POSITIVE, Choice, checked

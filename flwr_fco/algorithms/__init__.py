@@ -1,7 +1,6 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
-from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, Setting, Step, To
+from flwr_fco.algorithms.contract import Algorithm, Change, Client, Memory, Moved, Problem, Sent, Setting, Step, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,

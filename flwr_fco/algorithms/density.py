@@ -22,13 +22,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from flwr_fco.algorithms.contract import Downlink, Problem, Replies, Setting, To
 from flwr_fco.algorithms.contract.choices import Arrays, Density
-from flwr_fco.algorithms.contract.problem import Problem, Setting, To
-from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Downlink
 from flwr_fco.regularizers import HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
 

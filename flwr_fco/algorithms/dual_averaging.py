@@ -29,10 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract import NO_POINTS, Algorithm, Client, Memory, Moved, Problem, Replies, Sent, To
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.problem import NO_POINTS, Client, Memory, Moved, Problem, Sent, To
-from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
 

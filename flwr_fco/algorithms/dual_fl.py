@@ -32,12 +32,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
-from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Problem, Replies, Sent, Setting, To
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Downlink
 
 
 class DualFLState(NamedTuple):

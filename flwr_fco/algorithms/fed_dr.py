@@ -20,11 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent
-from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.contract import Change, Client, Downlink, Memory, Moved, Problem, Replies, Sent
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Vector
-from flwr_fco.messages.protocol import Downlink
 
 
 class MeanState(NamedTuple):

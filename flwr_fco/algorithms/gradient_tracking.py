@@ -45,9 +45,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.problem import NO_POINTS, Change, Client, Memory, Moved, Problem, Sent, To
-from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.contract import NO_POINTS, Algorithm, Change, Client, Memory, Moved, Problem, Replies, Sent, To
 from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.messages.protocol import Downlink
 

@@ -37,10 +37,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
 from flwr_fco.algorithms.contract.choices import Reference
-from flwr_fco.algorithms.contract.problem import Problem, Setting
-from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice

@@ -63,12 +63,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Problem, Replies, Sent
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent
-from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.primal_averaging import MirrorDescent, PrimalAveraging, PrimalState
-from flwr_fco.messages.protocol import Downlink
 
 _NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.problem import Change
+from flwr_fco.algorithms.contract import Algorithm, Change
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.core.logs import logger

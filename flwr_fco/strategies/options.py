@@ -13,7 +13,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from flwr_fco.algorithms.contract import Algorithm, register
 from flwr_fco.algorithms.contract.choices import Arrays, Bounds, Density, Everyone, Output, Participation, Trimmed, Wire
-from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.algorithms.decentralized import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, SEED, check_fields, nearest, refusing, short

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from flwr_fco.algorithms.contract.problem import AtMost
+from flwr_fco.algorithms.contract import AtMost
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, euclidean_norm

@@ -13,11 +13,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, choices, options_of
+from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting, choices, options_of
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
-from flwr_fco.algorithms.contract.graph import Graph
-from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.decentralized import Graph
 from flwr_fco.core.layout import Layout, Vector, all_finite, dense, euclidean_norm
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import listed

@@ -12,8 +12,7 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.problem import Problem, To
+from flwr_fco.algorithms.contract import Algorithm, Problem, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging

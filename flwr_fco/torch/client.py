@@ -30,8 +30,7 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import nn
 
-from flwr_fco.algorithms.contract import method_of
-from flwr_fco.algorithms.contract.problem import Moved, Sent
+from flwr_fco.algorithms.contract import Moved, Sent, method_of
 from flwr_fco.client_apps import client
 from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco import certificates as gaps
-from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.contract import Replies
 from flwr_fco.algorithms.newton.model import Indices
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, is_shorter

@@ -43,9 +43,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
-from flwr_fco.algorithms.contract.replies import Rejected, Replies
+from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Rejected, Replies, Sent, Setting, To
 from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import Indices, Matrix, whole_groups

@@ -38,9 +38,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import AtMost, Client, Downlink, Memory, Moved, Problem, Replies, Sent, To
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.contract.problem import AtMost, Client, Memory, Moved, Problem, Sent, To
-from flwr_fco.algorithms.contract.replies import Mean, Replies
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
@@ -49,7 +49,7 @@ from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, l
 from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
+from flwr_fco.messages.protocol import FOLDS, POINTS, Uplink
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers.base import with_strength
 
