@@ -27,6 +27,8 @@ PART = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
 MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 CHANCE = {"range": (lambda value: 0.0 < value <= 1.0, "a number > 0 and <= 1")}
+#: Called when a class or a function is defined anew, to drop what was made of the old one.
+FORGETTING: list[Callable[[], None]] = []
 
 
 def short(value: object, most: int = 100) -> str:
@@ -178,8 +180,7 @@ def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did
                 prefix = f"{name}={short(options[name])}: {type(self).__name__} has no such option"
                 # A field of a dataclass that is no parameter, as the lasso's l1_ratio, is declared as it should be.
                 if name in get_annotations(type(self)) and name not in getattr(self, "__dataclass_fields__", {}):
-                    prefix += ": it declares one, but lacks a decorator (of a strategy @strategy)"
-                    raise UnknownOptionError(prefix)
+                    raise UnknownOptionError(f"{prefix}: it declares one, but lacks a decorator, such as @strategy")
                 raise UnknownOptionError(f"{prefix}{advice(name, taken)}")
         init(self, *values, **options)
 
@@ -206,6 +207,9 @@ def enter(known: dict[str, Any], name: str, thing: Any, prefix: str) -> None:
     if who != other:
         raise ConfigurationError(f"{who}: {prefix} {name!r} exists already, {other}; give yours another name")
     known[name] = thing
+    if first is not thing:
+        for forget in FORGETTING:
+            forget()
 
 
 def plain(value: Any) -> Any:
@@ -252,8 +256,6 @@ def describe(kind: Any) -> str:
     if origin is collections.abc.Callable:
         count = _count_of(args)
         return f"a function of {count} argument{'s' * (count > 1)}" if count else "a function"
-    if args and issubclass(origin, collections.abc.Mapping):
-        return "a mapping"
     if args and issubclass(origin, collections.abc.Sequence):
         return "a list" if args[0] is Any else f"a sequence of {describe(args[0])}"
     name = getattr(origin, "__name__", str(kind))
@@ -268,7 +270,7 @@ def of_type(value: object) -> str:
 
 #: Types in errors.
 _NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
-_NAMES |= {type(None): "None", np.ndarray: "an array"}
+_NAMES |= {type(None): "None", np.ndarray: "an array", collections.abc.Mapping: "a mapping"}
 
 
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:

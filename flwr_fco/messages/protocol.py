@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector, Vector, all_finite
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.core.validation import SEED, checked
+from flwr_fco.core.validation import FORGETTING, SEED, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError, in_words
 from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
 from flwr_fco.kernels.prox import separable
@@ -273,6 +273,9 @@ def parsed_plan(text: str) -> Plan:
     return Plan.from_spec(Spec(parse_json(text), {}))
 
 
+FORGETTING.append(parsed_plan.cache_clear)
+
+
 class Downlink(NamedTuple):
     """A client's task in a round.
 
@@ -359,9 +362,7 @@ class Downlink(NamedTuple):
             If a vector is not finite.
         """
         self.check_numbers()
-        vectors = ReceivedVectors()
-        for name, vector in self.vectors.items():
-            vectors[name] = self._as_received(name, vector)
+        vectors = ReceivedVectors({name: self._as_received(name, vector) for name, vector in self.vectors.items()})
         return self._replace(vectors=vectors, numbers=Received(self.numbers))
 
     def _as_received(self, name: str, vector: Any) -> Any:

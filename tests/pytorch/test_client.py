@@ -15,7 +15,7 @@ import networks
 import torch
 from faults import FaultyGrid
 from flwr.app import Message, MetricRecord, RecordDict
-from problems import FEATURES, answered, app_of, clients, refused, simulated, started
+from problems import FEATURES, answered, app_of, clients, flat, refused, simulated, started
 
 from flwr_fco import Short, short_mod, strategies
 from flwr_fco.client_apps import Disclosure, Limits
@@ -98,8 +98,7 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     mods = [short_mod()]
     apps = app_of(objectives, mods=mods), torch_app(objectives, mods=mods)
     ours, theirs = (simulated(STRATEGIES[name](), app, 6) for app in apps)
-    for key in ours.arrays:
-        np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(flat(theirs.arrays), flat(ours.arrays), rtol=0, atol=1e-12)
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
@@ -113,8 +112,7 @@ def test_a_restarted_node_is_sent_what_it_lacks(name):
 
     ours, theirs = train(app_of(clients())), train(torch_app(clients()))
     assert ours.left_out == theirs.left_out == []
-    for key in ours.arrays:
-        np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(flat(theirs.arrays), flat(ours.arrays), rtol=0, atol=1e-12)
 
 
 # --- random numbers -------------------------------------------------------------------------------------------------

@@ -56,9 +56,8 @@ def clients(sizes=SIZES, seed=0):
 
 
 def app_of(objectives, mods=(), **limits):
-    return client_app(
-        lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods or ()), **limits
-    )
+    load = lambda context: objectives[int(context.node_config["partition-id"])]  # noqa: E731
+    return client_app(load, mods=list(mods or ()), **limits)
 
 
 def foreign_app(trained, *, metrics=None, evaluated=None, mods=()):
