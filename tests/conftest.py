@@ -4,6 +4,7 @@ import gc
 import importlib
 import os
 import shutil
+import signal
 import sys
 import tomllib
 from types import SimpleNamespace
@@ -14,6 +15,9 @@ from hypothesis import HealthCheck, settings
 # A first call compiles kernels, and other work on the machine takes time.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# A shell's background job ignores Ctrl-C, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: The tests import what is there; read for doctests, it would be imported under a second name.
 collect_ignore = ["support"]
@@ -56,8 +60,7 @@ def example(monkeypatch, request):
         monkeypatch.syspath_prepend(place)
         for name in [name for name in sys.modules if name.split(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)
-        names = ("task", "client_app", "server_app")
-        modules = {name: importlib.import_module(f"{package}.{name}") for name in names}
+        modules = {own: importlib.import_module(f"{package}.{own}") for own in ("task", "client_app", "server_app")}
         return SimpleNamespace(config=about["config"], **modules)
 
     return load
