@@ -33,21 +33,11 @@ NOT_FINITE = "NaN or infinite values"
 OTHER_NAMES = "the arrays' names are not those of the model that `start` was given"
 #: Floating-point dtypes, in any of which a model's array may return.
 FLOATS = ("float64", "float32", "float16")
-_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-_DTYPES = frozenset((*FLOATS, *_INTEGERS, "bool"))
+_DTYPES = frozenset(np.dtype(code).name for code in "?bhiqBHIQefd")
 NOTHING: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 #: Bytes that a header may have: what it says takes a hundred, the rest is padding.
 _LONGEST_HEADER = 4096
-
-
 _EMPTY = ArrayRecord()
-
-
-@lru_cache(maxsize=256)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    buffer = io.BytesIO()
-    npy.write_array_header_1_0(buffer, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
-    return buffer.getvalue()
 
 
 @lru_cache(maxsize=64)
@@ -57,18 +47,20 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _blank(name: str, shape: tuple[int, ...]) -> Array:
-    return Array(name, shape, NUMPY, b"")
+def _blank(dtype: str, shape: tuple[int, ...]) -> Array:
+    """Return an array of Flower's that has a header, and no numbers yet."""
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+    return Array(dtype, shape, NUMPY, header.getvalue())
 
 
 def to_array(value: NDArray[Any]) -> Array:
     """Return Flower's array of a NumPy array: what ``Array(value)`` makes with three copies of the data."""
     if not (value.flags.c_contiguous and value.dtype.isnative):
         value = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
-    name = name_of(value.dtype)
     # A copy takes half the time of Flower's constructor.
-    array = copy(_blank(name, value.shape))
-    array.data = b"".join((_header(name, value.shape), value.data))
+    array = copy(_blank(name_of(value.dtype), value.shape))
+    array.data = b"".join((array.data, value.data))
     return array
 
 
@@ -96,26 +88,21 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
     if label not in _DTYPES or array.stype != NUMPY or not sizes:
         prefix = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
         raise ProtocolError(f"{prefix}, expected numbers in native byte order and sizes >= 0, in {NUMPY!r}")
-    header = _header(label, shape)
     dtype = np.dtype(label)
-    known = data.startswith(header)
-    begin, columns_first = (len(header), False) if known else _other_header(name, data, dtype, shape)
-    if len(data) - begin != math.prod(shape) * dtype.itemsize:
-        prefix = f"array {name!r} cannot be read: {len(data) - begin} bytes are no {label}{list(shape)}"
-        raise ProtocolError(prefix)
+    header = _blank(label, shape).data
+    begin, columns_first = len(header), False
+    if not data.startswith(header):
+        # Of another version, padding or memory order: an expression in Python, which a peer can fill with anything.
+        with in_words(f"array {name!r} cannot be read"):
+            file = io.BytesIO(data[:_LONGEST_HEADER])
+            said, columns_first, held = npy_header(file)
+        begin = file.tell()
+        if said != shape or held != dtype:
+            raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(said)}, its label says {dtype}{list(shape)}")
+    if (size := len(data) - begin) != math.prod(shape) * dtype.itemsize:
+        raise ProtocolError(f"array {name!r} cannot be read: {size} bytes are no {label}{list(shape)}")
     value = np.frombuffer(data, dtype, offset=begin)
     return value if len(shape) == 1 else value.reshape(shape, order="F" if columns_first else "C")
-
-
-def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Return where the data begin, and their order, of another version, padding or memory order."""
-    file = io.BytesIO(data[:_LONGEST_HEADER])
-    # A header is an expression in Python, which a peer can fill with anything.
-    with in_words(f"array {name!r} cannot be read"):
-        found, fortran, held = npy_header(file)
-    if found != shape or held != dtype:
-        raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(found)}, its label says {dtype}{list(shape)}")
-    return file.tell(), fortran
 
 
 def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, ...], *, finite: bool = True) -> None:
@@ -174,21 +161,15 @@ def unpack(arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[in
     ProtocolError
         If an array cannot be read, or indices do not fit.
     """
-    vectors: dict[str, Any] = {}
-    indices = dict[str, str]()
-    for name, array in arrays.items():
-        if name.startswith((INDICES, NONZEROS)):
-            if indices.setdefault(name.partition(":")[2], name) != name:
-                raise ProtocolError(f"array {name!r:.100} has indices of two kinds")
-        else:
-            vectors[name] = from_array(name, array)
-    for name, entry in indices.items():
-        kind = SparseVector if entry.startswith(INDICES) else NonZeros
-        if name not in vectors:
-            raise ProtocolError(f"{entry!r:.100} have no values of their own beside them")
-        with in_words(f"array {name!r}", passing=ProtocolError):
-            length = math.prod(shapes.get(name, (size,)))
-            vectors[name] = kind(from_array(name, arrays[entry]), vectors[name], length)
+    vectors: dict[str, Any] = {name: from_array(name, array) for name, array in arrays.items()}
+    for prefix, kind in ((INDICES, SparseVector), (NONZEROS, NonZeros)):
+        for entry in [name for name in vectors if name.startswith(prefix)]:
+            name = entry.removeprefix(prefix)
+            indices, values = vectors.pop(entry), vectors.get(name)
+            if not isinstance(values, np.ndarray):
+                raise ProtocolError(f"{entry!r:.100} have no values of their own beside them, or indices of two kinds")
+            with in_words(f"array {name!r}", passing=ProtocolError):
+                vectors[name] = kind(indices, values, math.prod(shapes.get(name, (size,))))
     return vectors
 
 
@@ -246,11 +227,8 @@ def layout_of(arrays: Mapping[str, Array], apply_to: Any, pass_through: Any) -> 
 
 def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return a model under the user's names and in the user's dtypes."""
-    arrays = {}
-    for entry in layout.entries:
-        own = primal[entry.block].astype(entry.dtype, copy=False).reshape(entry.shape) if entry.optimized else None
-        arrays[entry.name] = to_array(passed[entry.name] if own is None else own)
-    return record_of(arrays)
+    arrays = {**passed, **layout.unflatten(primal)}
+    return record_of({name: to_array(arrays[name]) for name in layout.names})
 
 
 def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:

@@ -346,31 +346,28 @@ class Downlink(NamedTuple):
         """Return it without a vector, as it counts for a client with sparse features, who leaves its effect out."""
         return self._replace(vectors={own: vector for own, vector in self.vectors.items() if own != name})
 
-    def check_numbers(self) -> None:
-        """Raise a ProtocolError about a wrong rate, `elapsed` or stamp; a method without a rate has NaN."""
-        rate = math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf
-        if not rate or not 0.0 <= self.elapsed < math.inf or not isinstance(self.stamp, str | None):
-            prefix = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}, stamp={self.stamp!r:.50}"
-            raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0, and a text")
-
-    def as_received(self) -> Downlink:
-        """Return it as a client reads it: read-only, rounded to the message's precision, and float64.
+    def as_received(self, *, as_sent: bool = False) -> Downlink:
+        """Return it as a client reads it: read-only, rounded to the message's precision, and float64 or `as_sent`.
 
         Raises
         ------
         ProtocolError
-            If a vector is not finite.
+            If a vector is not finite, or of a wrong rate, `elapsed` or stamp; a method without a rate has NaN.
         """
-        self.check_numbers()
-        vectors = ReceivedVectors({name: self._as_received(name, vector) for name, vector in self.vectors.items()})
-        return self._replace(vectors=vectors, numbers=Received(self.numbers))
+        rate = math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf
+        if not rate or not 0.0 <= self.elapsed < math.inf or not isinstance(self.stamp, str | None):
+            prefix = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}, stamp={self.stamp!r:.50}"
+            raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0, and a text")
+        dtype = self.dtype if as_sent else "float64"
+        vectors = {name: self._as_received(name, vector, dtype) for name, vector in self.vectors.items()}
+        return self._replace(vectors=ReceivedVectors(vectors), numbers=Received(self.numbers))
 
-    def _as_received(self, name: str, vector: Any) -> Any:
+    def _as_received(self, name: str, vector: Any, dtype: str) -> Any:
         if isinstance(vector, SparseVector):
-            return type(vector)(vector.indices, self._as_received(name, vector.values), vector.size)
+            return type(vector)(vector.indices, self._as_received(name, vector.values, dtype), vector.size)
         if not all_finite(vector):
             raise ProtocolError(f"the server's vector {name!r} is not finite")
-        view = vector.astype(self.dtype, copy=False).astype(np.float64, copy=False).view()
+        view = vector.astype(self.dtype, copy=False).astype(dtype, copy=False).view()
         view.flags.writeable = False
         return view
 

@@ -27,7 +27,7 @@ from flwr_fco.errors import ConfigurationError, FormError, ProtocolError, in_wor
 from flwr_fco.messages import protocol
 from flwr_fco.messages.arrays import PASS, check_array, from_array, name_of, pack, record_of, split_passed, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink, parsed_plan
-from flwr_fco.work import LocalWork, Work
+from flwr_fco.work import LocalWork
 
 _Record = TypeVar("_Record", ArrayRecord, MetricRecord)
 FCO = "fco"
@@ -135,44 +135,31 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         If the plan is too long.
     """
     if FCO not in content:
-        raise ProtocolError(
-            f"this training message comes from a strategy that is not of flwr_fco (it lacks the {FCO!r} record). "
-            'Use one of flwr_fco.strategies on the server, without client="unmodified"'
-        )
+        prefix = f"this training message comes from a strategy that is not of flwr_fco (it lacks the {FCO!r} record)"
+        raise ProtocolError(f'{prefix}. Use one of flwr_fco.strategies on the server, without client="unmodified"')
     about: Any = Received(content[FCO].items())
     text = _checked_text(about["plan"], most_characters)
     found: Any = content.get(PLAN, {})
     of_plan = {name: from_array(name, array) for name, array in found.items()}
-    plan = parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), of_plan))
+    plan = Plan.from_spec(Spec(parse_json(text), of_plan)) if of_plan else parsed_plan(text)
+    work: Any = about.get("work")
+    if work is not None:
+        work = LocalWork.from_spec(Spec(parse_json(_checked_text(work, most_characters)), {}))
+    restored = memory_in(content[RESTORED], plan.layout.size) if RESTORED in content else None
     numbers = _numbers_in(about)
-    size = plan.layout.size
     elapsed = float(numbers.pop(ELAPSED))
     rate = float(numbers.pop(RATE, math.nan))
-    points = numbers.get(protocol.POINTS, 1.0)
+    size, points = plan.layout.size, numbers.get(protocol.POINTS, 1.0)
     # Vectors may hold several points, one after the other.
     if points != 1.0 and not (points >= 1.0 and points == int(points) and points * size < 2**31):
-        prefix = f"the server sends {points!r} points of {size} numbers"
-        raise ProtocolError(f"{prefix}; expected 1 or more, below 2**31 numbers")
+        raise ProtocolError(f"the server sends {points!r} points of {size} numbers; expected 1 or more, below 2**31")
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), size * int(points)), plan.layout)
     allowed = ("float64", "float32") if plan.wire_dtype == "auto" else _DOUBLE
     for name, vector in vectors.items():
-        check_array(name, vector, allowed, (size * int(points),))
-    down = Downlink(
-        plan,
-        protocol.ReceivedVectors(vectors),
-        client_lr=rate,
-        elapsed=elapsed,
-        numbers=numbers,
-        stamp=about.get("stamp"),
-        pass_through=passed,
-        restored=memory_in(content[RESTORED], size) if RESTORED in content else None,
-        dtype=next((name_of(getattr(own, "values", own).dtype) for own in vectors.values()), "float64"),
-    )
-    down.check_numbers()
-    if "work" in about:
-        spec = Spec(parse_json(_checked_text(about["work"], most_characters)), {})
-        down = down._replace(work=cast(Work, LocalWork.from_spec(spec)))
-    return down if as_sent else down.as_received()
+        check_array(name, vector, allowed, (size * int(points),), finite=False)
+    dtype = next((name_of(getattr(own, "values", own).dtype) for own in vectors.values()), "float64")
+    down = Downlink(plan, vectors, rate, elapsed, numbers, about.get("stamp"), work, passed, restored, dtype)
+    return down.as_received(as_sent=as_sent)
 
 
 def memory_in(record: Any, size: int) -> Received:
@@ -250,8 +237,7 @@ def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int
     if metrics.keys() == {LOST}:
         return None
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), size, shapes))
-    steps, elapsed = metrics.pop(STEPS, None), metrics.pop(ELAPSED, None)
-    examples = metrics.pop(EXAMPLES, None)
+    elapsed, steps, examples = (metrics.pop(name, None) for name in (ELAPSED, STEPS, EXAMPLES))
     return Uplink(vectors, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
 
 
@@ -319,8 +305,7 @@ def encode_answer(answer: Answer) -> RecordDict:
 def decode_answer(content: RecordDict, size: int) -> Answer:
     """Return the answer of a message, of which only the form is checked."""
     metrics: dict[str, Any] = dict(only(MetricRecord, content).items())
-    examples = metrics.pop(EXAMPLES, None)
-    return Answer(metrics, unpack(only(ArrayRecord, content), size), examples)
+    return Answer(metrics, unpack(only(ArrayRecord, content), size), metrics.pop(EXAMPLES, None))
 
 
 def encode_described(said: Described) -> RecordDict:

@@ -35,7 +35,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked, refusing
 from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError, in_words
 from flwr_fco.messages.arrays import FLOATS, OTHER_NAMES, check_array, from_array, record_of, to_array
-from flwr_fco.messages.records import only
+from flwr_fco.messages.records import only, partition_of
 
 #: The record that says what the arrays of a short message are.
 SHORT = "fco-short"
@@ -112,8 +112,7 @@ class Form(NamedTuple):
     @property
     def header(self) -> str:
         """The form as JSON."""
-        wire = {"up": self.wire.up, "growth": self.wire.growth}
-        return json.dumps(self._asdict() | {"wire": wire, "layout": self.layout.to_header()})
+        return json.dumps(self._asdict() | {"wire": vars(self.wire), "layout": self.layout.to_header()})
 
     @classmethod
     def of(cls, text: object, most: float) -> Form:
@@ -128,16 +127,13 @@ class Form(NamedTuple):
         """
         with in_words("the server's short message cannot be read", passing=()):
             said: Any = parse_json(str(text))
-            layout = Layout.from_header(said["layout"])
-            order = list(map(str, said["order"]))
-            if type(said["seed"]) is not int:
-                raise TypeError(f"seed={said['seed']!r}")
-            form = cls(Short(**said["wire"]), layout, str(said["vector"]), order, said["seed"])
-        if not all(entry.optimized and entry.dtype in FLOATS for entry in layout.entries):
+            form = cls(**said | {"wire": Short(**said["wire"]), "layout": Layout.from_header(said["layout"])})
+            for name, kind in (("vector", str), ("order", Sequence[str]), ("seed", int)):
+                checked(name, getattr(form, name), kind)
+        if not all(entry.optimized and entry.dtype in FLOATS for entry in form.layout.entries):
             raise ProtocolError("the server's short message has arrays of other numbers than it can have")
-        if layout.size > most:
-            asked = f"the server asks for a model of {layout.size} parameters"
-            prefix = f"{asked}; this client allows max_parameters={most:g}"
+        if (size := form.layout.size) > most:
+            prefix = f"the server asks for a model of {size} parameters; this client allows max_parameters={most:g}"
             raise ConfigurationError(f"{prefix}. Its owner can raise it: short_mod(max_parameters=...)")
         return form
 
@@ -242,19 +238,19 @@ def _read(
     more = np.zeros(layout.size, np.bool_)
     candidates = layout.regularized_mask() & ~known
     more[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
-    for entry, scale in zip(layout.entries, scales, strict=True):
+    held: dict[bool, list[tuple[Any, NDArray[Any]]]] = {True: [], False: []}
+    for entry, scale, at in zip(layout.entries, scales, _sent(layout, known, more), strict=True):
         here, new = (int(mask[entry.block].sum()) for mask in (known, more))
         if new > (allowed := most(here) if scale else 0):
-            prefix = f"it sends {new} increments off the non-zeros of {entry.name!r}"
-            raise ProtocolError(f"{prefix}, expected at most {allowed}")
-    sent = [own for own in zip(layout.entries, scales, _sent(layout, known, more), strict=True) if own[1]]
+            raise ProtocolError(f"{new} increments off the non-zeros of {entry.name!r}, expected at most {allowed}")
+        if scale:
+            held[entry.regularized].append((np.float64(scale if entry.regularized else 1.0), at))
     vector = np.zeros(layout.size)
-    for name, dtypes, is_short in ((VALUES, kinds, True), (REST, FLOATS, False)):
-        of_kind = [(scale if is_short else 1.0, at) for entry, scale, at in sent if entry.regularized == is_short]
-        factors = np.repeat([float(scale) for scale, _ in of_kind], [at.size for _, at in of_kind])
-        numbers = _expected(parts, name, factors.size, dtypes)
-        if factors.size:
-            vector[np.concatenate([at for _, at in of_kind])] = factors * numbers
+    for name, dtypes, blocks in ((VALUES, kinds, held[True]), (REST, FLOATS, held[False])):
+        numbers = _expected(parts, name, sum(at.size for _, at in blocks), dtypes)
+        for scale, at in blocks:
+            vector[at] = scale * numbers[: at.size]
+            numbers = numbers[at.size :]
     return vector, more
 
 
@@ -304,10 +300,29 @@ def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: S
 
 
 @dataclass(frozen=True)
-class ShortMod:
-    """Flower's mod that reads and writes short messages; other processes can be sent it."""
+class short_mod(Choice):
+    """The mod that a client needs if the server has ``wire=Short()``: ``ClientApp(mods=[short_mod()])``.
 
-    max_parameters: int = 100_000_000
+    It is the first of several mods: those behind it see models as ``FedAvg`` sends them. To other messages it does
+    nothing. Other processes can be sent it.
+
+    Parameters
+    ----------
+    max_parameters : int, default 100000000
+        Size of a model that a server may send.
+
+    Raises
+    ------
+    ConfigurationError
+        If the number is no whole number >= 1.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[short_mod()])
+    """
+
+    max_parameters: int = field(default=100_000_000, metadata=AT_LEAST_ONE)
 
     def __call__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         content: Any = message.content
@@ -329,38 +344,13 @@ class ShortMod:
         # A handler that returns nothing is silent in Flower.
         answered = reply is not None and reply.has_content() and message.metadata.message_type.startswith("train")
         if answered and len(reply.content.array_records) == 1:
-            partition = int(context.node_config.get("partition-id", context.node_id))
             with in_words("the message's round cannot be read"):
-                rng = random_generator(form.seed, int(message.metadata.group_id), partition, _ROUNDING)
+                rng = random_generator(form.seed, int(message.metadata.group_id), partition_of(context), _ROUNDING)
             ((name, record),) = reply.content.array_records.items()
             reply.content[name] = _reply(form, record, given, support, rng)
             # Those of a client that returns what it was sent have the same names.
             reply.content[SHORT] = ConfigRecord()
         return reply
-
-
-def short_mod(max_parameters: int = 100_000_000) -> ShortMod:
-    """Return the mod that a client needs if the server has ``wire=Short()``: ``ClientApp(mods=[short_mod()])``.
-
-    It is the first of several mods: those behind it see models as ``FedAvg`` sends them. To other messages it does
-    nothing.
-
-    Parameters
-    ----------
-    max_parameters : int, default 100000000
-        Size of a model that a server may send.
-
-    Raises
-    ------
-    ConfigurationError
-        If the number is no whole number >= 1.
-
-    Examples
-    --------
-    >>> from flwr.clientapp import ClientApp
-    >>> app = ClientApp(mods=[short_mod()])
-    """
-    return ShortMod(checked("max_parameters", max_parameters, int, AT_LEAST_ONE))
 
 
 def _reply(
