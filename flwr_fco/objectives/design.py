@@ -279,13 +279,12 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     return dense(left.T @ right.multiply(weights[:, None]).tocsr())
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
     """Return mean, variance and fourth central moment of each column, by shares of the rows of sum 1, shape (n,)."""
-    means, sums = np.zeros(features.shape[1]), np.zeros((3, features.shape[1]))
-    for rows, block in blocks(features):
-        means += shares[rows] @ block
-    for rows, block in blocks(features):
-        sums += _powers(block, means, shares[rows])
+    d = features.shape[1]
+    means = sum((shares[rows] @ block for rows, block in blocks(features)), np.zeros(d))
+    sums = sum((_powers(block, means, shares[rows]) for rows, block in blocks(features)), np.zeros((3, d)))
     # Of a constant column rounding of the mean would be left, which grows with the rows.
     return means + sums[0], np.maximum(sums[1] - np.square(sums[0]), 0.0), sums[2]
 
@@ -305,6 +304,7 @@ def _powers(block: Any, means: Vector, shares: Vector) -> NDArray[np.float64]:
     return np.array([np.bincount(at, each * apart**k, means.size) + absent * (-means) ** k for k in (1, 2, 4)])
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def scales_of(features: Features) -> tuple[Vector, float]:
     """Return the standard deviation of each column, shape (d,), and how far from 0 the columns are together.
 

@@ -494,11 +494,11 @@ class Linear(Objective):
         single = spectral * single if norm == "l2" else entrywise * float(self.weights.max()) * max(single, one)
         return (n * (b - 1) * full + (n - b) * max(single + self.l2, full)) / (b * (n - 1))
 
+    @np.errstate(over="ignore")
     def largest_square(self) -> float:
         """Return the largest mean square of a feature times the bound of the second derivative's entries."""
-        squares = np.zeros(self.features.shape[1])
-        for rows, block in design.blocks(self.features):
-            squares += self.weights[rows] @ block**2
+        parts = (self.weights[rows] @ block**2 for rows, block in design.blocks(self.features))
+        squares = sum(parts, np.zeros(self.features.shape[1]))
         return self._bounds()[1] * float(squares.max()) / self.num_examples
 
     def strong_convexity(self) -> float:
