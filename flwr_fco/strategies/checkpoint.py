@@ -25,7 +25,7 @@ from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run
 from flwr_fco.strategies.training import check_forms
 
-_VERSION = 6
+_VERSION = 7
 #: Entries of arrays that one array of the file holds as rows, with others like them: each costs time.
 _SHORT = 2**14
 _damaged = partial(in_words, kind=ConfigurationError, passing=ConfigurationError)

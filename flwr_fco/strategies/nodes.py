@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
@@ -21,11 +21,15 @@ from flwr_fco.core.schema import Names, Scales, difference, listed
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Described, Node
-from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, decode_partition
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, Inbox, addressed, decode_described, decode_partition
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies.ledger import Key
 from flwr_fco.strategies.replies import NO_REPLY, Round, collect
 
+#: Times that a client is waited for in vain before it is asked and no longer waited for; and the seconds that it then
+#: has if the others do not say how long an answer takes.
+_PATIENCE = 2
+_MOMENT = 6.0
 #: Seconds to wait for the nodes' answers to the question about their partition, which may start with an installation.
 _HANDSHAKE_TIMEOUT = 300.0
 #: What a draw is for: rounds of training, evaluations and questions are drawn apart from each other.
@@ -72,6 +76,55 @@ class Nodes:
         self.gone: dict[Key, Node] = {}
         self.foreign: set[int] = set()
         self._known: dict[int, Node] = {}
+        #: Exchanges in a row in which a node has not answered at all: any ("" for a kind), and of a kind of messages.
+        self.silences = Counter[tuple[int, str]]()
+        #: Seconds of the last exchange that everybody has answered, by kind of messages.
+        self._took: dict[str, float] = {}
+
+    def exchange(self, run: Any, messages: Sequence[Message], current: Round | None = None) -> Sequence[Message]:
+        """Send messages and return the replies, waiting for them up to the timeout of a run.
+
+        A client that has been waited for in vain twice in a row, in messages of any kind or of this one, is asked after
+        all others, and has as long as they took, or all together when all last answered: a site that hangs costs two
+        timeouts and not one a round. Where there are no others, they have the timeout: they may be slow to begin.
+
+        Parameters
+        ----------
+        run : Run
+            Of the strategy.
+        messages : sequence of Message
+            One for each client.
+        current : Round, optional
+            Whom they ask; by default the round of the run.
+        """
+        current = current or run.current
+        kinds = ("", messages[0].metadata.message_type) if self.silences and len(messages) else ("",)
+        silent = {node_id for (node_id, kind), times in self.silences.items() if times >= _PATIENCE and kind in kinds}
+        silent = set() if silent.issuperset(node.node_id for node in self.ordered) else silent
+        waited_for = [each for each in messages if each.metadata.dst_node_id not in silent] if silent else messages
+        began = time.monotonic()
+        found = run.grid.send_and_receive(waited_for, timeout=run.timeout)
+        if isinstance(found, Inbox) and not found.opened:
+            current.answered |= {node.node_id for node, _ in found.replies}
+            return found
+        found = list(found)
+        took = time.monotonic() - began if len(found) >= len(waited_for) else 0.0
+        if len(waited_for) < len(messages):
+            others = [each for each in messages if each.metadata.dst_node_id in silent]
+            most = max(took, self._took.get(kinds[-1], 0.0), _MOMENT)
+            found += run.grid.send_and_receive(others, timeout=min(run.timeout, most))
+        elif took and len(messages):
+            self._took[messages[0].metadata.message_type] = took
+        answered = {each.metadata.src_node_id for each in found}
+        current.answered |= answered
+        if not answered <= {each.metadata.dst_node_id for each in messages}:
+            current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
+            # A SuperLink takes no message for a node that has left, and then says that it knows of none.
+            found = [each for each in found if each.metadata.reply_to_message_id or not each.has_error()]
+        for about in [each.metadata for each in messages] if len(answered) < len(messages) or self.silences else ():
+            for key in ((about.dst_node_id, ""), (about.dst_node_id, about.message_type)):
+                self.silences[key] = 0 if about.dst_node_id in answered else self.silences[key] + 1
+        return found
 
     def sample(self, grid: Grid, number: int, purpose: int, fraction: float, minimum: int, needed: int) -> list[Node]:
         """Wait until enough nodes are connected, and draw some with the bits of (seed, round, purpose).
@@ -243,10 +296,11 @@ class Tables:
         shape = run.problem.layout.shapes.get("coefficients")
         asks = shape and not self._settled and not self._looked.issuperset(nodes) and not run.options._unmodified
         # Who has been waited for in vain is asked when it has answered something.
-        if asks and (new := [own for own in nodes if own.key not in self._said and not run.silences[own.node_id, ""]]):
+        silences = run.nodes.silences
+        if asks and (new := [own for own in nodes if own.key not in self._said and not silences[own.node_id, ""]]):
             # Deviations have no noise: a private run asks for names only.
             failed = self.ask(run.grid, new, run.timeout, scales=run.privacy is None)
-            run.silences.update((node.node_id, "") for node, reason in failed.items() if reason == NO_REPLY)
+            silences.update((node.node_id, "") for node, reason in failed.items() if reason == NO_REPLY)
             self.compare(getattr(run.options, "client_lr", None) if isinstance(run.problem.h, Euclidean) else None)
         self._looked |= {node for node in nodes if node.key in self._said} if asks else set()
 

@@ -96,7 +96,7 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
             request.check(answer)
         return answer
 
-    answered = run.exchange(addressed(run.grid, contents, QUESTIONS, run.number), current)
+    answered = run.nodes.exchange(run, addressed(run.grid, contents, QUESTIONS, run.number), current)
     good = current.settle(*replies.collect(current, answered, read))
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
     said = ((reply.value.numbers if request.kind == "validation" else {}, reply.value.examples) for reply in good)

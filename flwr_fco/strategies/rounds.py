@@ -171,7 +171,7 @@ def run_rounds(
                 callbacks.call("on_round_begin", number, result.arrays)
                 found = strategy.configure_train(number, result.arrays, configs["train"], run.grid)
                 messages = _messages(found, f"{name}.configure_train", run)
-                replies = run.exchange(messages) if len(messages) else []
+                replies = run.nodes.exchange(run, messages) if len(messages) else []
                 settled = None
                 # What is saved of a private round is at least the model: the rest is to be done.
                 saved.unfinished = run.privacy is not None
@@ -192,7 +192,7 @@ def run_rounds(
             found = strategy.configure_evaluate(number, result.arrays, configs["evaluate"], run.grid)
             messages = _messages(found, f"{name}.configure_evaluate", run)
             if len(messages):
-                replies = run.exchange(messages)
+                replies = run.nodes.exchange(run, messages)
                 scores = strategy.aggregate_evaluate(number, replies)
                 _keep(result.evaluate_metrics_clientapp, number, scores, f"{name}.aggregate_evaluate")
             if evaluate_fn is not None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting, choices, options_of
-from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
-from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.contract.choices import Last, Trimmed
+from flwr_fco.algorithms.contract.replies import Mean, Momentum
 from flwr_fco.algorithms.decentralized import Graph
 from flwr_fco.core.layout import Layout, Vector, all_finite, dense, euclidean_norm
 from flwr_fco.core.logs import logger
@@ -24,23 +23,17 @@ from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, in_words
 from flwr_fco.messages.arrays import NOT_FINITE, layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
-from flwr_fco.messages.records import Inbox
-from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.results import Result, traffic_of
+from flwr_fco.results import Result
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
-from flwr_fco.strategies.options import AUTO, AUTOMATIC, Options, Rate, text_of
+from flwr_fco.strategies.options import AUTO, AUTOMATIC, Options, Rate
 from flwr_fco.work import Work
 
-#: Times that a client is waited for in vain before it is asked and no longer waited for; and the seconds that it then
-#: has if the others do not say how long an answer takes.
-_PATIENCE = 2
-_MOMENT = 6.0
 #: A model with this many times the first models' norm has diverged: with steps that are small enough a run never moves
 #: further in a round than in the first ones, so its solution would be a million rounds away.
 _TOO_LARGE = 1e6
@@ -108,7 +101,7 @@ class Run:
         By client, where its features are not 0, if it has reported that.
     """
 
-    saved = ("state", "passed", "number", "chosen", "indices", "moved")
+    saved = ("state", "passed", "number", "chosen", "indices", "moved", "average")
 
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options = options
@@ -118,10 +111,6 @@ class Run:
         self.grid: Any = None
         self.config = ConfigRecord()
         self.timeout = 3600.0
-        #: Exchanges in a row in which a node has not answered at all: any ("" for a kind), and of a kind of messages.
-        self.silences = Counter[tuple[int, str]]()
-        #: Seconds of the last exchange that everybody has answered, by kind of messages.
-        self.took: dict[str, float] = {}
         self.nodes = Nodes(options.seed, options.participation.node_timeout, not options._unmodified)
         self.needed = options.min_available_nodes
         self.left_out: list[replies.LeftOut] = []
@@ -147,7 +136,9 @@ class Run:
         normalize = bool(getattr(options, "normalize_local_work", True))
         self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
         self.momentum = Momentum(beta, self.mean) if (beta := getattr(options, "server_momentum", 0.0)) else None
-        self.average = PointAverage(options.output)
+        self.averages = options.output != "last" and not isinstance(options.output, Last)
+        #: The sum of the points whose mean the user sees, and their number.
+        self.average: tuple[Vector | None, int] = None, 0
         self.untrained = Untrained() if options._unmodified or options._density else None
         self.graph = None if (mixing := getattr(options, "mixing", None)) is None else Graph(mixing)
         with in_words("these initial arrays cannot be trained", ConfigurationError, passing=()):
@@ -166,23 +157,22 @@ class Run:
         plan = self.plan_of(self.setting)
         # What is certified is of psi alone: it must know the simplices of h, where twice the start is not.
         maps = getattr(plan.h, "parts", [(slice(None), layout, plan.h)]) if options.certificate_every else []
-        for place, alone in [(place, alone) for place, alone, h in maps if isinstance(h, SimplexEntropy)]:
+        for place, alone, h in maps:
             far = primal.copy()
             far[place] *= 2.0
-            if math.isfinite(plan.psi.value(far)):
+            if isinstance(h, SimplexEntropy) and math.isfinite(plan.psi.value(far)):
                 prefix = f"certificate_every={options.certificate_every} beside mirror_map={plan.mirror_map!r}"
                 raise ConfigurationError(f"{prefix}: give a Simplex(radius) as psi of {', '.join(alone.names)}")
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
+        who = f"{type(self.method).__name__}.init returned"
         if "round" not in getattr(self.state, "_fields", ()):
-            prefix = f"{type(self.method).__name__}.init returned {short(self.state)}"
-            raise ConfigurationError(f"{prefix}; expected a NamedTuple of arrays and numbers, among them `round`")
+            raise ConfigurationError(f"{who} {short(self.state)}; expected a NamedTuple with a field `round`")
         for name, value in zip(self.state._fields, self.state, strict=True):
             if name == "dual" and not all_finite(value):
                 raise ConfigurationError(f"the start has no finite dual: is it off the domain of {plan.mirror_map!r}?")
             if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
-                prefix = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
-                raise ConfigurationError(f"{prefix}; expected float64 or bool")
+                raise ConfigurationError(f"{who} state.{name} as {value.dtype}; expected float64 or bool")
         self.arrays = arrays
         self.point = primal
         self.watch = Watch(self)
@@ -196,55 +186,10 @@ class Run:
     @property
     def parts(self) -> dict[str, Any]:
         """All that changes, by name, for saving and going back."""
-        parts = {"run": self, "cap": self.cap, "average": self.average, "ledger": self.roll, "graph": self.graph}
+        parts = {"run": self, "cap": self.cap, "ledger": self.roll, "graph": self.graph}
         parts |= {"momentum": self.momentum, "untrained": self.untrained, "watch": self.watch, "privacy": self.privacy}
         parts |= {"noise": self.privacy and self.privacy.stream, "nodes": self.nodes}
         return {name: part for name, part in parts.items() if part is not None}
-
-    # --- messages -------------------------------------------------------------------------------------------------
-
-    def exchange(self, messages: Sequence[Message], current: replies.Round | None = None) -> Sequence[Message]:
-        """Send messages and return the replies, waiting for them up to the timeout.
-
-        A client that has been waited for in vain twice in a row, in messages of any kind or of this one, is asked after
-        all others, and has as long as they took, or all together when all last answered: a site that hangs costs two
-        timeouts and not one a round. Where there are no others, they have the timeout: they may be slow to begin.
-
-        Parameters
-        ----------
-        messages : sequence of Message
-            One for each client.
-        current : Round, optional
-            Whom they ask; by default the round of the run.
-        """
-        current = current or self.current
-        kinds = ("", messages[0].metadata.message_type) if self.silences and len(messages) else ("",)
-        silent = {node_id for (node_id, kind), times in self.silences.items() if times >= _PATIENCE and kind in kinds}
-        silent = set() if silent.issuperset(node.node_id for node in self.nodes.ordered) else silent
-        waited_for = [each for each in messages if each.metadata.dst_node_id not in silent] if silent else messages
-        began = time.monotonic()
-        found = self.grid.send_and_receive(waited_for, timeout=self.timeout)
-        if isinstance(found, Inbox) and not found.opened:
-            current.answered |= {node.node_id for node, _ in found.replies}
-            return found
-        found = list(found)
-        took = time.monotonic() - began if len(found) >= len(waited_for) else 0.0
-        if len(waited_for) < len(messages):
-            others = [each for each in messages if each.metadata.dst_node_id in silent]
-            most = max(took, self.took.get(kinds[-1], 0.0), _MOMENT)
-            found += self.grid.send_and_receive(others, timeout=min(self.timeout, most))
-        elif took and len(messages):
-            self.took[messages[0].metadata.message_type] = took
-        answered = {each.metadata.src_node_id for each in found}
-        current.answered |= answered
-        if not answered <= {each.metadata.dst_node_id for each in messages}:
-            current.asked = {each.metadata.message_id: each.metadata.dst_node_id for each in messages}
-            # A SuperLink takes no message for a node that has left, and then says that it knows of none.
-            found = [each for each in found if each.metadata.reply_to_message_id or not each.has_error()]
-        for about in [each.metadata for each in messages] if len(answered) < len(messages) or self.silences else ():
-            for key in ((about.dst_node_id, ""), (about.dst_node_id, about.message_type)):
-                self.silences[key] = 0 if about.dst_node_id in answered else self.silences[key] + 1
-        return found
 
     # --- plan and problem -----------------------------------------------------------------------------------------
 
@@ -258,17 +203,11 @@ class Run:
         """
         options = self.options
         theirs = f"a StepStrategy's, a MinimiseStrategy's or {type(self.method).__name__}.setting's"
-        plan = Plan(
-            solver=self.method.name,
-            layout=setting.layout,
-            regularizer=setting.regularizer,
-            mirror_map=setting.mirror_map,
-            scope=options._scope,
-            work=checked(f"{type(options).__name__}.work ({theirs})", setting.work, Work),
-            seed=options.seed,
-            wire_dtype=options.wire.dtype or ("auto" if setting.layout.single_network else "float64"),
-            options=options_of(self.method) | ({} if options.wire.sparse else {"sparse_wire": False}),
-        )
+        work = checked(f"{type(options).__name__}.work ({theirs})", setting.work, Work)
+        dtype = options.wire.dtype or ("auto" if setting.layout.single_network else "float64")
+        sent = options_of(self.method) | ({} if options.wire.sparse else {"sparse_wire": False})
+        model = self.method.name, setting.layout, setting.regularizer, setting.mirror_map
+        plan = Plan(*model, options._scope, work, options.seed, dtype, sent)
         plan.h.require(plan.psi)
         # What cannot travel is an error now, not in the first message.
         assert plan.text
@@ -278,8 +217,7 @@ class Run:
         """Return geometry, regularizer, work and rates of a state."""
         found: Any = self.method.setting(given, state)
         who = f"{type(self.method).__name__}.setting(given, state)"
-        setting: Setting = found if isinstance(found, Setting) else checked(who, found, Setting)
-        return setting
+        return found if isinstance(found, Setting) else cast(Setting, checked(who, found, Setting))
 
     def problem_of(self, setting: Setting) -> Problem:
         """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""
@@ -368,19 +306,25 @@ class Run:
             psi = psi.among(layout.regularized_names)
         return self.given._replace(layout=now if now == layout else layout, regularizer=psi)
 
-    def seen(self, problem: Problem, state: Any, average: PointAverage) -> Vector:
-        """Return the point of a state that the user sees, rounded to the user's dtypes."""
+    def seen(self, problem: Problem, state: Any, average: tuple[Vector | None, int]) -> Vector:
+        """Return the point that the user sees, of a state or a mean of points, rounded to the user's dtypes."""
         found: Any = self.method.retrieve(problem, state)
         if np.shape(found) != (problem.layout.size,):
-            prefix = f"{type(self.method).__name__}.retrieve returned {short(found)}"
-            raise ConfigurationError(f"{prefix}; expected an array of shape ({problem.layout.size},)")
-        return problem.layout.rounded(average.point(found))
+            who = f"{type(self.method).__name__}.retrieve returned"
+            raise ConfigurationError(f"{who} {short(found)}; expected an array of shape ({problem.layout.size},)")
+        total, count = average
+        output = self.options.output
+        if total is not None:
+            found = total / count
+        elif isinstance(output, Last) and output.nonzeros is not None:
+            found = HardSparsity(output.nonzeros).prox(found, 0.0)
+        return problem.layout.rounded(found)
 
     def last(self) -> tuple[Vector, ArrayRecord]:
         """Return the model from which clients train that are sent one: the last point, whatever of it users see."""
         if self.options.output == "last" or self.state.round == 0:
             return self.point, self.arrays
-        point = self.seen(self.problem, self.state, PointAverage("last"))
+        point = self.problem.layout.rounded(self.method.retrieve(self.problem, self.state))
         return point, model_record(self.problem.layout, point, self.passed)
 
     def model_message(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
@@ -418,7 +362,7 @@ class Run:
     def _state_of(self, point: Vector, who: str) -> Any:
         """Return the state whose point this is: one with the dual of the entries that have changed moved along."""
         name = next((name for name in ("dual", "primal") if name in self.state._fields), "")
-        alone = self.ledger is None and self.graph is None and self.privacy is None and not self.average.averages
+        alone = self.ledger is None and self.graph is None and self.privacy is None and not self.averages
         if not name or not alone:
             prefix = f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one"
             why = "what its clients remember, a graph, noise or an average belongs to the model of before"
@@ -452,60 +396,8 @@ class Run:
             f"regularizer=PerParameter({{{entry.name!r}: Zero()}})"
         )
 
-    # --- the summary ----------------------------------------------------------------------------------------------
-
-    def describe(self) -> list[tuple[str, str]]:
-        """Return the lines of the summary that are about this run."""
-        lines = [(f"Chosen {k}", f"{own:.4g} = {self.reasons.get(k, 'as saved')}") for k, own in self.chosen.items()]
-        lines.append(("Method", text_of(self.method)))
-        if isinstance(wire := self.options.wire, Short):
-            said = f"{wire.down} down, {wire.up} up; clients need ClientApp(mods=[short_mod()])"
-            lines.append(("Short messages", said + (f"; {traffic}" if (traffic := traffic_of(self.result)) else "")))
-        if self.ledger is not None:
-            most = f"{self.ledger.max_bytes / 2**20:.0f} MiB"
-            lines.append(("Clients' memories", f"a copy on the server, above {most} in a temporary file"))
-        if self.privacy is not None:
-            lines += self.privacy.describe(self.num_rounds)
-        return lines
-
 
 # --- the model that the user sees, and what psi promises of it -------------------------------------------------------
-
-
-class PointAverage:
-    """The last point, or the mean of the points of all rounds.
-
-    Parameters
-    ----------
-    output : str, Last or Average
-        The strategy's option.
-    """
-
-    saved = ("total", "count")
-
-    def __init__(self, output: str | Last | Average) -> None:
-        self.nonzeros = output.nonzeros if isinstance(output, Last) else None
-        self.averages = output != "last" and not isinstance(output, Last)
-        self.total: Vector | None = None
-        self.count = 0
-
-    def add(self, points: Iterable[Vector]) -> None:
-        """Add the points of a round; nothing changes in place, so that a round can be taken back."""
-        for point in points:
-            self.total = point if self.total is None else self.total + point
-            self.count += 1
-
-    def point(self, last: Vector) -> Vector:
-        """Return the point that the user sees.
-
-        Parameters
-        ----------
-        last : ndarray of float64, shape (d,)
-            The primal point of the state.
-        """
-        if self.averages and self.total is not None:
-            return np.asarray(self.total / self.count)
-        return last if self.nonzeros is None else HardSparsity(self.nonzeros).prox(last, 0.0)
 
 
 class Untrained:
@@ -548,33 +440,6 @@ class Untrained:
             logger.info("no client has trained %s: they stay as they are until one does", listed(sorted(still)))
         elif moved := (before or set()) - still:
             logger.info("clients train %s now", listed(sorted(moved)))
-
-
-class Momentum:
-    """The mean with momentum: velocity <- beta velocity + mean(increment), and likewise for elapsed.
-
-    Parameters
-    ----------
-    beta : float
-        From 0 to 1, exclusive.
-    centre : Mean
-        The mean, or another centre.
-    """
-
-    saved = ("velocity",)
-
-    def __init__(self, beta: float, centre: Mean) -> None:
-        self.beta = beta
-        self.centre = centre
-        self.velocity: tuple[Any, float] = (0.0, 0.0)
-
-    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
-        """Return the direction of the server's step, and its elapsed time."""
-        mean, elapsed = self.centre(uplinks)
-        mean += self.beta * self.velocity[0]
-        elapsed += self.beta * self.velocity[1]
-        self.velocity = mean.copy(), elapsed
-        return mean, elapsed
 
 
 def structure(psi: BoundRegularizer, w: Vector, given: Layout) -> dict[str, int | float]:
@@ -725,8 +590,8 @@ class Watch:
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
-            prefix = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {run.left_out[-1].reason}"
-            raise NothingTrainedError(f"{type(run.options).__name__}: {prefix}", self._result())
+            text = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {run.left_out[-1].reason}"
+            raise NothingTrainedError(f"{type(run.options).__name__}: {text}", self._result())
 
     def _look_at(self, number: int) -> None:
         run = self._run

@@ -25,7 +25,7 @@ from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
 from flwr_fco.regularizers import Zero
-from flwr_fco.results import Result
+from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import questions, replies, training
 from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.ledger import Ledger
@@ -142,7 +142,17 @@ class CompositeStrategy(Options):
         ]
         mixing = getattr(self, "mixing", None)
         lines += [] if mixing is None else [("Graph", f"{Graph(mixing) if run is None else run.graph}")]
-        return lines + ([("Method", text_of(self._method()))] if run is None else run.describe())
+        if run is None:
+            return [*lines, ("Method", text_of(self._method()))]
+        lines += [(f"Chosen {k}", f"{own:.4g} = {run.reasons.get(k, 'as saved')}") for k, own in run.chosen.items()]
+        lines.append(("Method", text_of(run.method)))
+        if isinstance(wire := self.wire, Short):
+            said = f"{wire.down} down, {wire.up} up; clients need ClientApp(mods=[short_mod()])"
+            lines.append(("Short messages", said + (f"; {traffic}" if (traffic := traffic_of(run.result)) else "")))
+        if run.ledger is not None:
+            most = f"{run.ledger.max_bytes / 2**20:.0f} MiB"
+            lines.append(("Clients' memories", f"a copy on the server, above {most} in a temporary file"))
+        return lines + ([] if run.privacy is None else run.privacy.describe(run.num_rounds))
 
     def summary(self) -> None:
         """Log the settings as a tree."""

@@ -31,7 +31,7 @@ from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.run import PointAverage, Run, advice_on
+from flwr_fco.strategies.run import Run, advice_on
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
 _REPEATS = 2
@@ -80,7 +80,7 @@ def first_gradients(run: Run) -> None:
         return
     problem = run.problem
     run.problem = problem._replace(round=0)
-    good = good_replies(run, run.exchange(post(run, 0, run.nodes.ordered)))
+    good = good_replies(run, run.nodes.exchange(run, post(run, 0, run.nodes.ordered)))
     uplinks = weighted(run, good)
     if uplinks:
         if run.ledger is not None:
@@ -300,7 +300,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
         again = [node for node in run.current.nodes.values() if node not in good and (run.everyone or node in lost)]
         if not again or run.grid is None:
             break
-        found, more = replies.collect(run.current, run.exchange(_messages(run, again, lost)), read)
+        found, more = replies.collect(run.current, run.nodes.exchange(run, _messages(run, again, lost)), read)
         good |= found
         # Of who is asked again the last reason counts, once.
         bad = [(node, why) for node, why in dict([*bad, *more]).items() if node not in good]
@@ -378,7 +378,6 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         problem = problem._replace(server_lr=chosen["server_lr"])
         run.reasons["server_lr"] = "FedExP's, of the last increments"
     # These are kept only if the step is: what they hold is replaced, never written into.
-    average = copy(run.average)
     momentum = copy(run.momentum)
     untrained = copy(run.untrained)
     try:
@@ -396,13 +395,14 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             setting = run.setting_of(given, after)
             following = run.problem_of(setting)
             stage = setting.stage != run.setting.stage
-            if stage:
-                average = PointAverage(run.options.output)
-            elif average.averages:
+            total, count = (None, 0) if stage else run.average
+            if run.averages and not stage:
                 # Of a round those that the state carries, or else the last one: the model, of the psi that follows.
                 points = getattr(after, "points", ())
-                average.add(points if len(points) else [run.method.retrieve(following, after)])
-            point = run.seen(following, after, average)
+                for each in points if len(points) else [run.method.retrieve(following, after)]:
+                    total = each if total is None else total + each
+                    count += 1
+            point = run.seen(following, after, (total, count))
             floats = [array for array in passed.values() if array.dtype.kind == "f"]
             if not all(map(all_finite, (point, *floats))):
                 raise MagnitudeError("the model is not finite")
@@ -410,7 +410,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         logger.warning("aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
         run.overflowed = True
         return False
-    run.average = average
+    run.average = total, count
     run.momentum = momentum
     run.untrained = untrained
     if run.ledger is not None:

@@ -292,6 +292,33 @@ class Mean(NamedTuple):
         return self.of([up.vectors[name] for up in uplinks], [up.weight for up in uplinks], factors), elapsed
 
 
+class Momentum:
+    """The mean with momentum: velocity <- beta velocity + mean(increment), and likewise for elapsed.
+
+    Parameters
+    ----------
+    beta : float
+        From 0 to 1, exclusive.
+    centre : Mean
+        The mean, or another centre.
+    """
+
+    saved = ("velocity",)
+
+    def __init__(self, beta: float, centre: Mean) -> None:
+        self.beta = beta
+        self.centre = centre
+        self.velocity: tuple[Any, float] = (0.0, 0.0)
+
+    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
+        """Return the direction of the server's step, and its elapsed time."""
+        mean, elapsed = self.centre(uplinks)
+        mean += self.beta * self.velocity[0]
+        elapsed += self.beta * self.velocity[1]
+        self.velocity = mean.copy(), elapsed
+        return mean, elapsed
+
+
 class Replies:
     """The replies that count, sorted by partition id, with weights that sum to 1.
 
