@@ -71,8 +71,7 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
     options = run.options
     layout = run.problem.layout
     if run.privacy is not None:
-        prefix = f"clients answer questions, as about {request.kind!r}, with numbers to which no noise is added"
-        raise ConfigurationError(f"{prefix}: a private run asks none. Say what is asked, or leave out privacy")
+        raise ConfigurationError(f"a private run asks no {request.kind!r}: answers have no noise; leave privacy out")
     nodes = run.nodes.sample(run.grid, run.number, ASKING, 1.0, options.min_train_nodes, run.needed)
     nodes = nodes if about is None else [node for node in nodes if node.node_id in about]
     run.tables.look(run, nodes)
@@ -190,8 +189,7 @@ def _of_dual_fl(
     """
     whole = convexity + options.alpha
     if options.nu == "auto" and not whole > 0.0:
-        prefix = "nu='auto': the clients' losses are not strongly convex, as far as they know"
-        raise ConfigurationError(f"{prefix}; give alpha > 0, or nu by hand")
+        raise ConfigurationError("nu='auto': the losses are not known to be strongly convex; give alpha > 0, or nu")
     gap = isinstance(work, Minimise) and work.rule == "gap"
     nu = (0.9 * whole if gap else whole) if options.nu == "auto" else float(options.nu)
     largest = options.smoothness or (math.inf if probed else smoothness)
@@ -335,10 +333,5 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
     if found.clients < connected:
         prefix = f"The certificate of round {run.number} is of the data of {found.clients} of {connected} clients"
         warnings.warn(f"{prefix}: the others did not answer. It ends no run", UserWarning, stacklevel=2)
-    return {
-        "objective": found.objective,
-        "certificate": found.value,
-        found.kind: found.value,
-        "certificate-clients": float(found.clients),
-        "certificate-of": float(connected),
-    }
+    numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
+    return {**numbers, "certificate-clients": float(found.clients), "certificate-of": float(connected)}

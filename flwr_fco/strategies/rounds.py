@@ -238,11 +238,9 @@ def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message])
         prefix = f"{who} returned {of_type(arrays)}"
         raise ConfigurationError(f"{prefix}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
     if arrays is not None and not run.closed:
-        raise ConfigurationError(
-            f"{who} returned a model without calling super().aggregate_train, which takes the method's step. Call it "
-            "with the replies as you have changed them, or make a method of your own: a subclass of an Algorithm "
-            "with `aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
-        )
+        text = f"{who} returned a model without calling super().aggregate_train, which takes the method's step"
+        advice = "or make a method, with `aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
+        raise ConfigurationError(f"{text}. Call it with the replies as you have changed them, {advice}")
     result.arrays = result.arrays if arrays is None else arrays
     _keep(result.train_metrics_clientapp, number, metrics, who)
 

@@ -76,11 +76,9 @@ class CompositeStrategy(Options):
     def __setattr__(self, name: str, value: Any) -> None:
         own = {"_run": Run, "_saved": Saved}.get(name, object)
         if isinstance(getattr(type(self), name, None), property) or not isinstance(value, own):
-            prefix = f"self.{name} = {short(value)}: {type(self).__name__}.{name} is what a user reads of a run"
-            raise ConfigurationError(f"{prefix}; take another name for an attribute of your own")
+            raise ConfigurationError(f"self.{name} = {short(value)}: users read it of a run; take another name for yours")
         if self._running and name in type(self).__dataclass_fields__:
-            prefix = f"{name}={short(value)} was set while a run of this {type(self).__name__} is under way"
-            raise ConfigurationError(f"{prefix}; set options before `start`, which reads them again")
+            raise ConfigurationError(f"{name}={short(value)} was set while a run goes on; set options before `start`")
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -225,8 +223,8 @@ class CompositeStrategy(Options):
         checked("evaluate_config", evaluate_config, ConfigRecord | None)
         checked("resume", resume, str | os.PathLike | None)
         if self._running is not False:
-            prefix = f"this {type(self).__name__} is in a run that has not ended: a strategy has one state"
-            raise ConfigurationError(f"{prefix}; make another one, such as `copy.copy(strategy)`")
+            prefix = f"this {type(self).__name__} is in a run that has not ended"
+            raise ConfigurationError(f"{prefix}: take another one for a second run, such as `copy.copy(strategy)`")
         self._running = None
         try:
             hooks = Callbacks(callbacks)
@@ -331,12 +329,11 @@ class CompositeStrategy(Options):
                 if kind.__module__.startswith("flwr.") and kind.__name__.startswith("DifferentialPrivacy"):
                     if fits:
                         return True
-                    raise ConfigurationError(
-                        f"{kind.__name__} clips differences of models and adds the noise of their mean: around "
-                        f"{type(self).__name__} its differential-privacy claim would be void. Give it "
-                        'privacy=GaussianDP(...), or clients of FedAvg, client="unmodified", aggregation="mean", '
-                        "server_momentum=0.0 and a server_lr of at most 1.0"
-                    )
+                    why = f"{kind.__name__} clips differences of models and adds the noise of their mean: around"
+                    advice = 'privacy=GaussianDP(...), or clients of FedAvg, client="unmodified", aggregation="mean", '
+                    advice += "server_momentum=0.0 and a server_lr of at most 1.0"
+                    claim = f"{type(self).__name__} its differential-privacy claim would be void"
+                    raise ConfigurationError(f"{why} {claim}. Give it {advice}")
             frame = frame.f_back
         return False
 
@@ -415,8 +412,7 @@ class CompositeStrategy(Options):
         run = self._run
         if run is None or run.current.kind != "evaluate" or run.current.number != server_round:
             prefix = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
-            advice = "leave messages out of what it returns, or change them; an empty list skips the evaluation"
-            raise ConfigurationError(f"{prefix}: {advice}")
+            raise ConfigurationError(f"{prefix}: call it, and change what it returns; an empty list skips the round's")
         if not run.current.nodes:
             return None
         good = _evaluations(self, run, replies)
@@ -531,6 +527,5 @@ def run_of(strategy: CompositeStrategy) -> Run:
         Before that.
     """
     if strategy._run is None:
-        prefix = f"{type(strategy).__name__} has not begun a run"
-        raise ConfigurationError(f"{prefix}; call `prepare(initial_arrays)` or `start(...)`")
+        raise ConfigurationError(f"{type(strategy).__name__} has not begun a run; call `start(...)` or `prepare(...)`")
     return strategy._run

@@ -204,13 +204,19 @@ def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
 
 def _tasks(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Iterator[Task]:
     """Return the clients' tasks; those that are alike are one object."""
-    shared: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
     alike = run.ledger is None and run.graph is None
-    down = None
+    whole = down = None
     for node in nodes:
-        down = down if down is not None and alike else _task(run, None if alike else node.key, node in lost)
-        at_indices = run.indices and node.key in run.indices
-        yield node, _at_its_indices(run, node, down) if at_indices else _by_non_zeros(run, down, shared)
+        if whole is None or not alike:
+            whole, down = _task(run, None if alike else node.key, node in lost), None
+        if (indices := run.indices.get(node.key)) is None:
+            down = down or _by_non_zeros(run, whole, seen)
+            yield node, down
+        else:
+            # At the features that the client has reported.
+            at = {name: SparseVector(indices, vector[indices], vector.size) for name, vector in whole.vectors.items()}
+            yield node, whole._replace(vectors=at)
 
 
 def _task(run: Run, key: Key | None, is_lost: bool) -> Downlink:
@@ -224,28 +230,16 @@ def _task(run: Run, key: Key | None, is_lost: bool) -> Downlink:
     return down if member is None else down._replace(stamp=member.digest, restored=member.memory if is_lost else None)
 
 
-def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
-    """Return a task at the indices of the features that the client has reported."""
-    indices = run.indices[node.key]
-    size = run.problem.layout.size
-    vectors: Any = {name: SparseVector(indices, vector[indices], size) for name, vector in down.vectors.items()}
-    return down._replace(vectors=vectors)
-
-
-def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
+def _by_non_zeros(run: Run, down: Downlink, seen: dict[int, Any]) -> Downlink:
     """Return a task for clients that have not reported their features: shorter while most of it is zero."""
     if not ((run.indices or run.current.number <= 1) and run.method.sparse and run.options.wire.sparse):
         return down
-    # With its source: an id is unique only as long as its object lives.
-    if id(down) not in shared:
-        for vector in down.vectors.values():
-            if id(vector) not in shared:
-                short = vector.size >= _LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
-                shared[id(vector)] = vector, NonZeros.of(vector) if short else vector
-        vectors = {name: shared[id(vector)][1] for name, vector in down.vectors.items()}
-        shared[id(down)] = down, down._replace(vectors=vectors)
-    found: Downlink = shared[id(down)][1]
-    return found
+    for vector in down.vectors.values():
+        if id(vector) not in seen:
+            # With its source: an id is unique only as long as its object lives.
+            short = vector.size >= _LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
+            seen[id(vector)] = vector, NonZeros.of(vector) if short else vector
+    return down._replace(vectors={name: seen[id(vector)][1] for name, vector in down.vectors.items()})
 
 
 def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
@@ -511,8 +505,6 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
         said = next(reasons, "not connected").removesuffix(replies.HONEST)
         # A method that diverges may do so at one client first.
         honest = f". If it is honest: {advice_on(run, locally=False)}" if replies.TOO_LONG in said else ""
-        raise ConfigurationError(
-            f"{named(gone)} gave no good reply in {patience} rounds in a row (the last one: {said}), and "
-            f"{type(run.options).__name__} needs every client. Mend it and resume from the last checkpoint, begin "
-            f"without it, or take a strategy that samples clients{honest}"
-        )
+        silent = f"{named(gone)} gave no good reply in {patience} rounds in a row (the last one: {said})"
+        advice = "Mend it and resume from the last checkpoint, leave it out, or take a strategy that samples clients"
+        raise ConfigurationError(f"{silent}, and {type(run.options).__name__} needs every client. {advice}{honest}")
