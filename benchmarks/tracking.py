@@ -75,7 +75,7 @@ def solvers_alone(objectives: list[LeastSquares], strategy: CompositeStrategy, r
     for number in range(1, rounds + 1):
         for m, objective in enumerate(objectives):
             downlink = Downlink(plan, {"dual": dual, "tracker": tracker}, RATE)
-            answer(method, downlink, objective, None, random_generator(0, number, m))
+            answer(method, downlink, objective, None, random_generator(0, number, m), 0)
         mark()
     return mark.milliseconds()
 

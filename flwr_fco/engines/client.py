@@ -52,6 +52,10 @@ class Moved(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
 
 
+#: What a loop returns.
+Done = tuple[Sent, Moved]
+
+
 class Client(NamedTuple):
     """A client in a round: its loss, its generator, and the loops.
 
@@ -117,17 +121,14 @@ class Client(NamedTuple):
 
     # --- loops ----------------------------------------------------------------------------------------------------
 
-    def gradient(self, dual: Vector) -> tuple[Sent, Moved]:
+    def gradient(self, dual: Vector) -> Done:
         """Send one stochastic gradient, at retrieve(dual, the message's elapsed)."""
         work = FirstOrder(steps=1, batch_size=self.downlink.first_order.batch_size)
         batch = next(self.objective.batches(self.rng, work))
         # A copy: an objective may use its array again.
-        gradient = np.array(gradient_of(self.objective, self.point(dual, self.downlink.elapsed), batch))
-        return {"increment": _made(gradient)}, Moved(self.rate, 1)
+        return self._moved(np.array(gradient_of(self.objective, self.point(dual, self.downlink.elapsed), batch)), 1)
 
-    def dual_steps(
-        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, pairs: bool = False
-    ) -> tuple[Sent, Moved]:
+    def dual_steps(self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, pairs: bool = False) -> Done:
         """Take steps z <- z - rate (g(retrieve(z, t)) + shift), on sparse features or in a compiled loop if possible.
 
         If the output averages all local steps, all z_k - z_0 are sent as well, as ``"trajectory"``.
@@ -146,8 +147,7 @@ class Client(NamedTuple):
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
         move = self.rate * np.broadcast_to(shift, dual.shape) if moves else NOTHING
-        every = self.plan.sends_every_step
-        features = self.shard or (None if every or pairs else _shard_of(self.plan, self.objective))
+        features = self.shard or (None if pairs else self.features())
         if features is not None:
             on = slice(None) if self.shard else features.indices
             local = dual[on].copy()
@@ -155,11 +155,11 @@ class Client(NamedTuple):
             # Elsewhere the shift alone moves the dual.
             increment = -steps * move if moves else np.zeros(dual.size)
             increment[on] = local - dual[on]
-            return {"increment": _made(increment)}, Moved(self.rate * steps, steps)
+            return self._moved(increment, steps)
         point = dual.copy()
-        done = None if every else self.compiled_steps(point, move, psi, pairs)
+        done = self.compiled_steps(point, move, psi, pairs)
         if done is not None:
-            return self._moved(dual, point, done)
+            return self._moved(point - dual, done)
         place = self._place(psi)
         primal, half = place.put(dual), place.put(dual)
         along = place.put(move) if moves else None
@@ -182,7 +182,7 @@ class Client(NamedTuple):
 
         return self.steps(dual, step, pairs=pairs, place=place)
 
-    def extragradient(self, dual: Vector) -> tuple[Sent, Moved]:
+    def extragradient(self, dual: Vector) -> Done:
         """Take steps of dual extrapolation, with two new batches each; the trajectory is all omega_{k+1/2} - omega_0.
 
         Parameters
@@ -195,10 +195,10 @@ class Client(NamedTuple):
     def compiled_steps(self, dual: Vector, shift: Vector, psi: bool, pairs: bool) -> int | None:
         """Take the steps in a compiled loop, with psi or without; return their number.
 
-        None, without a step, if psi, h or the objective is not for compiled loops.
+        None, without a step, if psi, h or the objective is not for compiled loops, or all points are sent.
         """
         downlink, objective = self.downlink, self.objective
-        retrieval = downlink.plan.local_retrievals[psi]
+        retrieval = None if self.plan.sends_every_step else self.plan.local_retrievals[psi]
         work = downlink.first_order
         loss = objective.compiled
         # The loop cuts shuffled epochs into batches itself.
@@ -216,11 +216,17 @@ class Client(NamedTuple):
             steps += dual_averaging(loss, np.concatenate(orders), rows, size, pairs, retrieval, *rates, shift, dual)
         return steps
 
-    def _moved(self, start: Vector, end: Vector, steps: int) -> tuple[Sent, Moved]:
-        """Return what steps have changed."""
-        return {"increment": _made(end - start)}, Moved(self.rate * steps, steps)
+    def _moved(self, increment: Vector, steps: int) -> Done:
+        """Return what steps have changed, a vector that was made for this answer: it need not be copied."""
+        increment.flags.writeable = False
+        return {"increment": increment}, Moved(self.rate * steps, steps)
 
-    def proximal_steps(self, primal: Vector, *, psi: bool = True, pairs: bool = False) -> tuple[Sent, Moved]:
+    def features(self) -> Shard | None:
+        """Return the coordinates of sparse features, on which alone steps are taken if not all of them are sent."""
+        all_move = self.plan.sends_every_step or isinstance(getattr(self.objective, "features", None), np.ndarray)
+        return None if all_move else shard_of(self.plan, self.objective)
+
+    def proximal_steps(self, primal: Vector, *, psi: bool = True, pairs: bool = False) -> Done:
         """Take steps w <- retrieve(grad h(w) - rate g(w), rate); with sparse features only where these are.
 
         Parameters
@@ -234,11 +240,10 @@ class Client(NamedTuple):
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        features = None if pairs or self.plan.sends_every_step else _shard_of(self.plan, self.objective)
-        if features is not None:
+        if (features := None if pairs else self.features()) is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
-                return self._moved(primal, point, steps)
+                return self._moved(point - primal, steps)
         place = self._place(psi)
         half = place.put(primal)
 
@@ -255,7 +260,7 @@ class Client(NamedTuple):
 
         return self.steps(primal, step, pairs=pairs, place=place)
 
-    def proximal_extragradient(self, primal: Vector) -> tuple[Sent, Moved]:
+    def proximal_extragradient(self, primal: Vector) -> Done:
         """Take proximal steps along the gradient at extrapolated points, with two new batches each.
 
         The trajectory is all z_{k+1/2} - z_0.
@@ -267,9 +272,7 @@ class Client(NamedTuple):
         """
         return self.proximal_steps(primal, pairs=True)
 
-    def steps(
-        self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None
-    ) -> tuple[Sent, Moved]:
+    def steps(self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None) -> Done:
         """Take steps of the method's own, each with one batch or with a pair of them.
 
         If the output averages all local steps, what each returns, or else where it ends, is sent as well, less `point`,
@@ -299,7 +302,7 @@ class Client(NamedTuple):
             steps += 1
             if every:
                 passed.append(get(moving if there is None else there) - point)
-        sent, moved = self._moved(point, get(moving), steps)
+        sent, moved = self._moved(get(moving) - point, steps)
         return (sent | {"trajectory": np.array(passed)} if every else sent), moved
 
     def minimise(self, start: Vector, **terms: Any) -> tuple[Vector, Moved]:
@@ -322,9 +325,8 @@ class Client(NamedTuple):
             prefix = f"the method {self.plan.solver!r} minimises, it cannot take {work}"
             raise ConfigurationError(f"{prefix}. Its strategy takes work=Minimise(...)")
         minimum = minimise(self.objective, work, start=start, **terms)
-        metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
         # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that no work was done.
-        return minimum.point, Moved(None, max(minimum.iterations, 1), metrics)
+        return minimum.point, Moved(None, max(minimum.iterations, 1), minimum.metrics)
 
     def _place(self, psi: bool) -> Place:
         """Return where the steps are taken: where the loss is computed, if it has vectors of its own."""
@@ -332,12 +334,6 @@ class Client(NamedTuple):
         place = self.objective.place(plan.psi if psi else None) if type(plan.h) is Euclidean else None
         retrieve = plan.point_in_loops if psi else lambda z, _, out: plan.h.conjugate_gradient(z, out)
         return Place(np.array, np.asarray, plan.h.gradient, retrieve) if place is None else place
-
-
-def _made(increment: Vector) -> Vector:
-    """Mark a vector that was made for this answer: it need not be copied."""
-    increment.flags.writeable = False
-    return increment
 
 
 # --- a round ----------------------------------------------------------------------------------------------------------
@@ -349,9 +345,9 @@ def answer(
     objective: Objective,
     memory: ClientState | None,
     rng: np.random.Generator,
-    seed: int | None = None,
+    seed: int,
 ) -> Uplink:
-    """Return a client's answer in a round.
+    """Return a client's answer in a round; if possible all of it is done at the coordinates of the client's features.
 
     Parameters
     ----------
@@ -363,55 +359,33 @@ def answer(
         What the client remembers; None for a client that begins, and for a method without memories.
     rng : numpy.random.Generator
         The generator of this (seed, round, partition).
-    seed : int, optional
-        Of what is the same in all rounds; by default the plan's.
+    seed : int
+        Of what is the same in all rounds.
     """
     plan = downlink.plan
-    known = downlink
-    shard = _shard_for(downlink, objective, memory) if method.sparse else None
-    seed = plan.seed if seed is None else seed
-    if shard is None:
-        memory = None if memory is None else Received({name: dense(vector) for name, vector in memory.items()})
-    else:
-        known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
-        memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
-    client = Client(known, objective if shard is None else shard.objective, rng, seed, shard)
-    sent, moved = _checked(method, method.local(client, known, memory))
-    if shard is not None and method.sparse in known.vectors:
-        # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.
-        sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * known.vectors[str(method.sparse)]}
+    client = Client(downlink, objective, rng, seed)
+    shard = client.features() if method.sparse and plan.options.get("sparse_wire", True) else None
+    # What a client remembers is at the coordinates of its rows as long as these are the same.
+    if shard is not None and not (is_shorter(shard.indices.size, plan.layout.size) and shard.holds(memory or {})):
+        shard = None
     if shard is not None:
+        vectors = {name: shard.vector(downlink, name) for name in downlink.vectors}
+        client = Client(downlink._replace(vectors=vectors), shard.objective, rng, seed, shard)
+    if memory is not None:
+        memory = Received({name: dense(own) if shard is None else own.values for name, own in memory.items()})
+    sent, moved = _checked(method, method.local(client, client.downlink, memory))
+    if shard is not None:
+        if method.sparse in vectors:
+            # As every client's dual moves by it, the server adds it; what is sent is 0 where the features are not.
+            sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * vectors[str(method.sparse)]}
         sent = {name: shard.sparse(values, plan) for name, values in sent.items()}
     return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics)
 
 
 def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:
-    pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Moved)
-    vectors = found[0] if pair and isinstance(found[0], dict) else {"": None}
-    if not all(isinstance(vector, np.ndarray | SparseVector) for vector in vectors.values()):
+    pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], dict) and isinstance(found[1], Moved)
+    if not pair or not all(isinstance(vector, np.ndarray | SparseVector) for vector in found[0].values()):
         prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
         raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
-    sent, moved = found
-    if not moved.metrics and type(moved.steps) is int and (moved.elapsed is None or type(moved.elapsed) is float):
-        return sent, moved
-    return sent, Moved(plain(moved.elapsed), plain(moved.steps), {n: plain(own) for n, own in moved.metrics.items()})
-
-
-def _shard_of(plan: Plan, objective: Objective) -> Shard | None:
-    dense = isinstance(getattr(objective, "features", None), np.ndarray)
-    return None if dense else shard_of(plan, objective)
-
-
-def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | None) -> Shard | None:
-    """Return the coordinates of a client's features, if all of its round can be done on these.
-
-    What a client remembers is at the coordinates of its rows as long as these are the same.
-    """
-    plan = downlink.plan
-    allowed = plan.options.get("sparse_wire", True) and not plan.sends_every_step
-    shard = _shard_of(plan, objective) if allowed else None
-    if shard is None or not is_shorter(shard.indices.size, plan.layout.size):
-        return None
-    remembered: Any = {} if memory is None else memory
-    same = (isinstance(own, SparseVector) and np.array_equal(own.indices, shard.indices) for own in remembered.values())
-    return shard if all(same) else None
+    sent, (elapsed, steps, metrics) = found
+    return sent, Moved(plain(elapsed), plain(steps), {name: plain(own) for name, own in metrics.items()})

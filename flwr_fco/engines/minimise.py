@@ -75,8 +75,9 @@ class Minimum(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics that a client reports, by their names in the reply."""
-        return dict(zip(_METRICS, map(float, (*self[1:-1], not self.reached)), strict=True))
+        """The metrics that a client reports, by their names in the reply: those that are known."""
+        values = map(float, (*self[1:-1], not self.reached))
+        return {name: value for name, value in zip(_METRICS, values, strict=True) if math.isfinite(value)}
 
 
 _Map = Callable[[Vector], Vector]
@@ -179,10 +180,10 @@ def minimise(
         return minimum
     if not objective.smooth or objective.ascends is not None:
         kind, other = ("not smooth", "LocalSGD") if objective.ascends is None else ("a saddle function", "FeDualEx")
-        raise ConfigurationError(
-            f"{type(objective).__name__} is {kind}, and has no method minimiser(pull, penalty, start, work, duality). "
-            f"Give it one, or take a strategy whose clients take (sub)gradient steps, such as {other}"
+        prefix = (
+            f"{type(objective).__name__} is {kind}, and has no method minimiser(pull, penalty, start, work, duality)"
         )
+        raise ConfigurationError(f"{prefix}. Give it one, or take a strategy of (sub)gradient steps, such as {other}")
     modulus, squares, axes = _facts(objective)
     convexity = max(0.0, modulus + penalty)
     problem = _Problem(objective, pull, penalty, work.stopping_norm(convexity, duality), work.max_iterations)
@@ -226,7 +227,7 @@ def _newton(problem: _Problem, start: Vector) -> None:
     while True:
         # As accurate as superlinear convergence needs, but no more accurate than the target requires.
         enough = max(0.3 * problem.target, at.norm * min(_LOOSEST, math.sqrt(at.norm / first)))
-        direction = _conjugate_gradients(problem, line.curvature(step), -at.gradient, scale, enough, steep)
+        direction = _newton_step(problem, line.curvature(step), -at.gradient, scale, enough, steep)
         slope = float(at.gradient @ direction)
         last = value
         slack = _ROUNDING * (1.0 + abs(value))
@@ -255,8 +256,7 @@ def _preconditioner(objective: Objective, penalty: float, diagonal: Vector) -> _
     if not isinstance(objective, MultinomialLogistic):
         return lambda v: scales * v
     each = scales.reshape(-1, objective.num_classes)
-    ridge = np.full((len(each), 1), penalty)
-    ridge[: objective.features.shape[1]] += objective.l2
+    ridge = (penalty + objective.l2 * objective.ridged(np.ones(diagonal.size))).reshape(each.shape)
     inverse = np.divide(1.0, ridge, out=np.zeros_like(ridge), where=ridge > 0.0)
 
     def scale(v: Vector) -> Vector:
@@ -268,10 +268,8 @@ def _preconditioner(objective: Objective, penalty: float, diagonal: Vector) -> _
     return scale
 
 
-def _conjugate_gradients(
-    problem: _Problem, curvature: _Map, right: Vector, scale: _Map, enough: float, steep: float
-) -> Vector:
-    """Return x with ||H x - right|| <= enough, or the last one before a flat direction.
+def _newton_step(problem: _Problem, curvature: _Map, right: Vector, scale: _Map, enough: float, steep: float) -> Vector:
+    """Return x with ||H x - right|| <= enough by conjugate gradients, or the last one before a flat direction.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,6 +64,10 @@ class Shard:
         """Return the shard's coordinates of a vector from the server."""
         vectors = downlink.vectors
         return vectors.at(name, self.indices) if isinstance(vectors, ReceivedVectors) else vectors[name][self.indices]
+
+    def holds(self, vectors: Mapping[str, Any]) -> bool:
+        """Whether vectors are sparse, and at the shard's coordinates."""
+        return all(isinstance(v, SparseVector) and np.array_equal(v.indices, self.indices) for v in vectors.values())
 
     def sparse(self, values: Vector, plan: Plan) -> SparseVector:
         """Return values at the shard's coordinates as a sparse vector of the model's length."""
