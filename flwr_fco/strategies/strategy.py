@@ -76,7 +76,7 @@ class CompositeStrategy(Options):
     def __setattr__(self, name: str, value: Any) -> None:
         own = {"_run": Run, "_saved": Saved}.get(name, object)
         if isinstance(getattr(type(self), name, None), property) or not isinstance(value, own):
-            raise ConfigurationError(f"self.{name} = {short(value)}: users read it of a run; take another name for yours")
+            raise ConfigurationError(f"self.{name} = {short(value)}: users read it of a run; take another name")
         if self._running and name in type(self).__dataclass_fields__:
             raise ConfigurationError(f"{name}={short(value)} was set while a run goes on; set options before `start`")
         super().__setattr__(name, value)

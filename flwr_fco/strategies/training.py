@@ -215,7 +215,8 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Iterator[T
             yield node, down
         else:
             # At the features that the client has reported.
-            at = {name: SparseVector(indices, vector[indices], vector.size) for name, vector in whole.vectors.items()}
+            vectors = whole.vectors.items()
+            at: Any = {name: SparseVector(indices, vector[indices], vector.size) for name, vector in vectors}
             yield node, whole._replace(vectors=at)
 
 
