@@ -69,11 +69,20 @@ def advice_on(text: str, *, foreign: bool, short: bool = False) -> str:
 
 
 class FlwrFcoError(Exception):
-    """Base class of all errors of this package; a message of more than a page is cut."""
+    """Base class of all errors of this package; a message of more than a page is cut.
 
-    def __init__(self, *given: object) -> None:
+    Parameters
+    ----------
+    *given : object
+        The message.
+    **known : Any
+        What else is known of it: the attributes of its class.
+    """
+
+    def __init__(self, *given: object, **known: Any) -> None:
         cut = [f"{own[:_LONGEST]} ..." if isinstance(own, str) and own[_LONGEST:] else own for own in given]
         super().__init__(*cut)
+        vars(self).update(known)
 
 
 class ConfigurationError(FlwrFcoError, ValueError):
@@ -117,17 +126,13 @@ class MagnitudeError(ConfigurationError):
 class SeparableError(ConfigurationError):
     """Some coefficients have no optimum, because the classes are separable along them.
 
-    Parameters
+    Attributes
     ----------
-    text : str
-        What is wrong, and what to do.
     indices : sequence of int
         Which coefficients, in the model's vector.
     """
 
-    def __init__(self, text: str, indices: Sequence[int] = ()) -> None:
-        super().__init__(text)
-        self.indices = list(indices)
+    indices: Sequence[int] = ()
 
 
 class UnsupportedPairError(ConfigurationError):
@@ -151,30 +156,23 @@ class ClientError(FlwrFcoError, RuntimeError):
 
     The original exception is the ``__cause__``.
 
-    Parameters
+    Attributes
     ----------
-    message : str
-        What happened, with node and round.
     node_id : int
         The node whose ClientApp raised the exception.
     server_round : str
         Round stamp of the message that the client was handling.
     """
 
-    # Another process makes an error again of its text alone, and then sets its attributes: here and below.
-    def __init__(self, message: str, node_id: int = 0, server_round: str = "") -> None:
-        super().__init__(message)
-        self.node_id = node_id
-        self.server_round = server_round
+    node_id: int = 0
+    server_round: str = ""
 
 
 class DivergedError(FlwrFcoError, ArithmeticError):
     """A run has diverged, almost always because a learning rate is too large.
 
-    Parameters
+    Attributes
     ----------
-    message : str
-        The round, the rates and what to do.
     server_round : int
         Round in which the run was stopped.
     result : Any
@@ -183,11 +181,9 @@ class DivergedError(FlwrFcoError, ArithmeticError):
         Round of that model; 0 for the initial model.
     """
 
-    def __init__(self, message: str, server_round: int = 0, result: Any = None, good_round: int = 0) -> None:
-        super().__init__(message)
-        self.server_round = server_round
-        self.result = result
-        self.good_round = good_round
+    server_round: int = 0
+    result: Any = None
+    good_round: int = 0
 
     @property
     def arrays(self) -> Any:
@@ -198,17 +194,13 @@ class DivergedError(FlwrFcoError, ArithmeticError):
 class NothingTrainedError(FlwrFcoError, RuntimeError):
     """All rounds of a run were skipped: its model is the initial one.
 
-    Parameters
+    Attributes
     ----------
-    message : str
-        Why the replies were left out, and what to do.
     result : Any
         The result, with the metrics of the skipped rounds and ``left_out``.
     """
 
-    def __init__(self, message: str, result: Any = None) -> None:
-        super().__init__(message)
-        self.result = result
+    result: Any = None
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -222,6 +214,7 @@ class RunInterrupted(KeyboardInterrupt):
         The result so far.
     """
 
+    # Another process makes an error again of its text alone, and then sets its attributes.
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result

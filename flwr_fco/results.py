@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Result as FlowerResult
 
 from flwr_fco.errors import installed
 
-__all__ = ["Number", "Result", "frame_of", "numbers_of", "part_of", "traffic_of"]
+__all__ = ["Number", "Result", "frame_of", "part_of", "traffic_of"]
 
 Number = int | float
 
@@ -60,12 +60,24 @@ class Result(FlowerResult):
         >>> Result(train_metrics_clientapp={1: MetricRecord({"skipped": 0})}).rows()
         [{'round': 1, 'train/skipped': 0}]
         """
-        named = self.histories.items()
-        each = [(number, numbers_of(prefix, own)) for prefix, history in named for number, own in history.items()]
-        rounds: dict[int, dict[str, Number]] = {}
-        for number, own in [*each, *self.callback_metrics.items()]:
-            rounds.setdefault(number, {}).update(own)
-        return [{"round": number} | rounds[number] | {"round": number} for number in sorted(rounds)]
+        rounds = sorted({*self.callback_metrics}.union(*self.histories.values()))
+        return [{"round": number} | self.numbers(number) | {"round": number} for number in rounds]
+
+    def numbers(self, server_round: int) -> dict[str, Number]:
+        """Return the numbers of a round, as in its row; lists are left out.
+
+        Examples
+        --------
+        >>> Result(train_metrics_clientapp={1: MetricRecord({"loss": 0.5, "histogram": [1, 2]})}).numbers(1)
+        {'train/loss': 0.5}
+        """
+        named = {
+            f"{prefix}/{name}": value
+            for prefix, history in self.histories.items()
+            for name, value in history.get(server_round, MetricRecord()).items()
+            if isinstance(value, Number)
+        }
+        return named | self.callback_metrics.get(server_round, {})
 
     def table(self) -> Any:
         """Return all rounds as a pandas ``DataFrame``, which has ``to_csv`` and the like; missing values are NaN.
@@ -94,11 +106,10 @@ class Result(FlowerResult):
         last = max([number for history in histories.values() for number in history], default=0)
         lines = [f"Result after round {last}"]
         few = list(self.arrays.items())[:_SHOWN_ARRAYS]
-        counts = [(f"{name} {own.dtype}{list(own.shape)}", np.count_nonzero(own.numpy())) for name, own in few]
-        shown = [f"{array}, {count} not zero" for array, count in counts]
-        more = len(self.arrays) - len(shown)
+        shown = [f"{name} {own.dtype}{list(own.shape)}, {np.count_nonzero(own.numpy())} not zero" for name, own in few]
+        shown += [f"and {len(self.arrays) - len(few)} more"] * (len(self.arrays) > len(few))
         lines += [f"  {text}"] if (text := part_of(self)) else []
-        lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
+        lines.append("  arrays: " + "; ".join(shown))
         for title, history in histories.items():
             if history:
                 number = max(history)
@@ -128,17 +139,6 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
     return installed("pandas", "a table needs pandas: pip install pandas. Without it there are rows").DataFrame(rows)
 
 
-def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
-    """Return the numbers among metrics under prefixed names; lists are left out.
-
-    Examples
-    --------
-    >>> numbers_of("train", {"loss": 0.5, "histogram": [1, 2]})
-    {'train/loss': 0.5}
-    """
-    return {f"{prefix}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
-
-
 def part_of(result: Result) -> str:
     """Return in words whose replies the last step of a run has, if some are missing; else an empty text.
 
@@ -149,16 +149,15 @@ def part_of(result: Result) -> str:
     >>> part_of(Result(train_metrics_clientapp=counts, left_out=[LeftOut(1, 7, None, "no reply")]))
     'data: of 3 of 4 clients; without node 7: no reply'
     """
-    steps = [number for number, own in result.train_metrics_clientapp.items() if not own.get("skipped")]
-    last: Mapping[str, Any] = result.train_metrics_clientapp[max(steps)] if steps else {}
-    if not last.get("num-left-out"):
+    steps: dict[int, Any] = {n: own for n, own in result.train_metrics_clientapp.items() if not own.get("skipped")}
+    last = max(steps, default=0)
+    if not steps or not steps[last].get("num-left-out"):
         return ""
-    rows = [row for row in result.left_out if row.kind == "train" and row.round == max(steps)][:_SHOWN_SITES]
+    count, lost = int(steps[last]["num-replies"]), int(steps[last]["num-left-out"])
+    rows = [row for row in result.left_out if row.kind == "train" and row.round == last][:_SHOWN_SITES]
     names = [f"node {row.node_id}" if row.partition_id is None else f"partition {row.partition_id}" for row in rows]
-    who = [f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True)]
-    count = int(last["num-replies"])
-    text = f"data: of {count} of {count + int(last['num-left-out'])} clients"
-    return f"{text}; without {'; '.join(who)}" if who else text
+    who = "; ".join(f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True))
+    return f"data: of {count} of {count + lost} clients" + (f"; without {who}" if who else "")
 
 
 def traffic_of(result: Result) -> str:

@@ -57,8 +57,8 @@ class FirstOrder(LocalWork):
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "epochs", 1)
         if self.steps is not None and self.epochs is not None:
-            prefix = f"epochs={self.epochs!r} and steps={self.steps!r}"
-            raise ConfigurationError(f"{prefix}; give one of them: passes over the data, or a number of minibatches")
+            given = f"epochs={self.epochs!r} and steps={self.steps!r}"
+            raise ConfigurationError(f"{given}; give one: passes over the data, or a number of minibatches")
         super().__post_init__()
 
     def __repr__(self) -> str:
@@ -79,11 +79,9 @@ class FirstOrder(LocalWork):
         per_step : int, default 1
             Minibatches per step. With `epochs`, the total is rounded up to whole steps.
         """
-        if self.steps is not None:
-            return self.steps * per_step
         per_epoch = 1 if self.batch_size is None else -(-num_examples // self.batch_size)
-        assert self.epochs is not None
-        return -(-self.epochs * per_epoch // per_step) * per_step
+        steps = -(-(self.epochs or 1) * per_epoch // per_step) if self.steps is None else self.steps
+        return steps * per_step
 
     def epoch_sizes(self, num_examples: int, per_step: int = 1) -> Iterator[int]:
         """Return how many rows of each shuffled epoch are used: all, but for the last the remaining batches.
@@ -201,9 +199,11 @@ class Minimise(LocalWork):
         if self.rule == "gradient":
             return self.tolerance
         if not convexity > duality:
-            prefix = f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the"
+            problem = (
+                f"rule='gap' needs a strong convexity above {duality:g}, but of a client only {convexity:g} is known"
+            )
             advice = "Use rule='gradient', schedule='fixed', an l2 term in the loss, or a nu of DualFL's below it"
-            raise ConfigurationError(f"{prefix} client's problem, so the primal-dual gap cannot be bounded. {advice}")
+            raise ConfigurationError(f"{problem}. {advice}")
         return math.sqrt(2.0 * (convexity - duality) * self.tolerance)
 
 

@@ -297,4 +297,4 @@ class InProcessGrid(Grid):
         when = f" in round {number}" * (number not in {"", "0"})
         text = f"{where} raised {type(error).__name__}{when} ({kind.removeprefix('query.')}): {error}"
         text += advice_on(f"{type(error).__name__}: {error}", foreign=foreign, short=short)
-        return ClientError(text, node_id, number)
+        return ClientError(text, node_id=node_id, server_round=number)

@@ -17,7 +17,7 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import of_type, plain, short, takes
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, in_words
 from flwr_fco.messages.records import Outbox
-from flwr_fco.results import Number, Result, numbers_of, part_of
+from flwr_fco.results import Number, Result, part_of
 from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.replies import NO_REPLY
 from flwr_fco.strategies.run import Run
@@ -75,9 +75,7 @@ class Callbacks:
         stop = False
         metrics = result.train_metrics_clientapp.get(number)
         added = dict[str, Number]()
-        numbers: dict[str, Number] = {}
-        for prefix, history in result.histories.items() if any(map(_is_object, self._all)) else ():
-            numbers |= numbers_of(prefix, history.get(number, {}))
+        numbers = result.numbers(number) if any(map(_is_object, self._all)) else {}
         for callback in self._all:
             if not _is_object(callback):
                 stop = _read(callback, callback(number, result.arrays, metrics), adds=False)[0] or stop
@@ -220,7 +218,7 @@ def run_rounds(
         callbacks.end_run(result)
     logger.info("Strategy execution finished in %.2fs", time.monotonic() - began)
     if result.train_metrics_clientapp and run.state.round == 0 and not run.watch.over:
-        raise NothingTrainedError(_why_nothing(run, result), result)
+        raise NothingTrainedError(_why_nothing(run, result), result=result)
     if part := part_of(result):
         warnings.warn(f"{name}: the model is not of all clients. {part}", UserWarning, stacklevel=3)
     for line in str(result).splitlines():

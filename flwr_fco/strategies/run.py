@@ -591,7 +591,7 @@ class Watch:
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
             text = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {run.left_out[-1].reason}"
-            raise NothingTrainedError(f"{type(run.options).__name__}: {text}", self._result())
+            raise NothingTrainedError(f"{type(run.options).__name__}: {text}", result=self._result())
 
     def _look_at(self, number: int) -> None:
         run = self._run
@@ -621,7 +621,8 @@ class Watch:
             text += f" The last reply of {node} moves the model {times:.3g} times as far as the median client's: if it"
             text += " lies, run without it, or with a robust aggregation (docs/how-to/robustness.md)."
         text += f" The last good model, of round {self.good_round}, is the error's `arrays`, the rounds so far are its"
-        raise DivergedError(f'{text} `result`; on_divergence="warn" goes on', number, result, self.good_round)
+        text += ' `result`; on_divergence="warn" goes on'
+        raise DivergedError(text, server_round=number, result=result, good_round=self.good_round)
 
     def _result(self) -> Result:
         number, metrics = self._round

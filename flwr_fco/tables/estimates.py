@@ -209,7 +209,7 @@ def minimum(
         variances = np.diag(inverse)
         first = variances if first is None else first
         if (grown := np.flatnonzero(variances > _SEPARABLE * first)).size:
-            raise SeparableError("the outcome is separable", grown.tolist())
+            raise SeparableError("the outcome is separable", indices=grown.tolist())
         step = inverse @ found.gradient
         before = left
         left = found.rows * float(found.gradient @ step)

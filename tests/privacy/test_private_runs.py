@@ -197,7 +197,7 @@ def test_a_round_whose_model_is_in_an_error_is_on_the_disk_too(tmp_path, monkeyp
         def aggregate_train(self, server_round, replies):
             found = super().aggregate_train(server_round, replies)
             if server_round == 2 and end == "a hook":
-                raise DivergedError("as it says", 2, self.result, 1)
+                raise DivergedError("as it says", server_round=2, result=self.result, good_round=1)
             if server_round == 2:
                 monkeypatch.setattr(os, "fsync", interrupted)
             return found

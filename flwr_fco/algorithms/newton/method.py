@@ -432,7 +432,7 @@ def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
             f"the largest of them is {np.abs(state.point[on[here]]).max():.3g} and grows without end (the curvature "
             f"has fallen from {state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum. Let psi act on "
             "them, or add an l2 term to the losses",
-            along.tolist(),
+            indices=along.tolist(),
         )
     return state
 
