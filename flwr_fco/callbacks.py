@@ -188,8 +188,9 @@ class EarlyStopping(Callback):
         named = {"certificate": self.certificate, "validation": self.validation}
         if (self.tol is None) == (self.validation is None) or (self.certificate is not None and self.tol is None):
             wrong = ", ".join(f"{name}={given!r}" for name, given in {"tol": self.tol, **named}.items())
-            advice = "expected tol (what the model may still move), or tol and certificate, or validation"
-            raise ConfigurationError(f"{wrong}; {advice}")
+            raise ConfigurationError(
+                f"{wrong}; expected tol (of the model's moves), tol and certificate, or validation"
+            )
         check_fields(self)
         if self.mode is None and isinstance(self.validation, str) and _LARGER.search(self.validation):
             prefix = f"validation={self.validation!r} looks like a score of which larger values are better"
@@ -242,9 +243,7 @@ class EarlyStopping(Callback):
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore the state that :meth:`to_arrays` returned."""
-        before = self._before = arrays.get("before")
-        if before is not None and (before.dtype != np.float64 or before.ndim != 1 or not np.isfinite(before).all()):
-            raise ValueError(f"its before is {before.dtype}{list(before.shape)}, expected finite float64[any]")
+        self._before = np.asarray(arrays["before"], np.float64).ravel() if "before" in arrays else None
         stopped, self.best, waited, seen = arrays[self._about].tolist()
         self.stopped, self._waited, self._seen = int(stopped), int(waited), bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
@@ -339,10 +338,9 @@ class Checkpoint(Callback):
         private = tree["parts"].get("privacy")
         released = getattr(run_of(strategy).privacy, "round", 0)
         if private is not None and private["round"] != released:
-            prefix = f"{self.path} is of a private run that released {private['round']} rounds, and this one goes on"
-            why = f"after round {released}: the clients' privacy would be spent again"
+            prefix = f"{self.path} is of a private run that released {private['round']} rounds, and this one {released}"
             advice = "Resume from that file; for a run whose epsilon adds to that one's give another path"
-            raise ConfigurationError(f"{prefix} {why}. {advice}")
+            raise ConfigurationError(f"{prefix}: the clients' privacy would be spent again. {advice}")
 
     def _take(self) -> None:
         """Hold the lock file; the system lets go of it when this process ends, however it does."""

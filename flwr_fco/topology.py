@@ -121,8 +121,9 @@ class Topology:
         1.0
         """
         if math.isinf(self.mixing_time):
-            prefix = f"{self}: its nodes never agree, and no rate follows from its mixing time"
-            raise ConfigurationError(f"{prefix}; let nodes keep a part of their own value, or give client_lr by hand")
+            raise ConfigurationError(
+                f"{self}: its nodes never agree; let them keep a part of their value, or give client_lr"
+            )
         return max(1.0, 0.5 * math.log(factor * self.num_nodes) * self.mixing_time)
 
     def __str__(self) -> str:
@@ -261,9 +262,8 @@ def from_edges(edges: Iterable[tuple[int, int]], num_nodes: int, name: str = "ed
         ends = tuple(edge) if isinstance(edge, Iterable) else ()
         known = all(isinstance(end, int | np.integer) and 0 <= end < num_nodes for end in ends)
         if not known or len(ends) != 2 or ends[0] == ends[1]:
-            prefix = f"the edge {edge!r} does not join two different nodes of 0 .. {num_nodes - 1}"
-            advice = "A node's weight on itself is what its edges leave"
-            raise ConfigurationError(f"{prefix}; expected pairs such as (0, 1). {advice}")
+            prefix = f"the edge {edge!r} does not join two different nodes of 0 .. {num_nodes - 1}, as (0, 1) does"
+            raise ConfigurationError(f"{prefix}. A node's weight on itself is what its edges leave")
         linked[ends] = linked[ends[::-1]] = True
     degrees = linked.sum(axis=1)
     weights = np.where(linked, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)

@@ -15,8 +15,6 @@ from threadpoolctl import ThreadpoolController
 
 from flwr_fco.errors import ConfigurationError
 
-#: Purpose of the clients' generators.
-_LOCAL_SOLVERS = 1
 #: The number of 32-bit words.
 _WORDS = 2**32
 
@@ -27,9 +25,7 @@ getattr(os, "register_at_fork", dict)(before=_lock.acquire, after_in_parent=_loc
 
 
 @contextmanager
-def temporarily(
-    blocks: list[Any], read: Callable[[], Any], write: Callable[[Any], object], value: Any
-) -> Iterator[None]:
+def temporarily(blocks: list[Any], read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
     """Change a setting of the process for a block, and restore it, also if blocks in other threads change it meanwhile.
 
     Parameters
@@ -110,9 +106,7 @@ def own_turn() -> Any:
     return _turns.setdefault(os.getpid(), RLock()) if "torch" in sys.modules else _NESTED
 
 
-def random_generator(
-    seed: int, server_round: int, partition_id: int, purpose: int = _LOCAL_SOLVERS
-) -> np.random.Generator:
+def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:
     """Return the generator of one (seed, round, partition).
 
     Parameters
@@ -138,8 +132,7 @@ def random_generator(
     55
     """
     if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
-        prefix = f"seed={seed}, server_round={server_round}"
-        raise ConfigurationError(f"{prefix}; expected whole numbers from 0 to 2**32 - 1")
+        raise ConfigurationError(f"{seed=}, {server_round=}; expected whole numbers from 0 to 2**32 - 1")
     words = seed, server_round, partition_id % _WORDS, partition_id // _WORDS, purpose
     # The same bits as of the numbers one by one, in two thirds of the time.
     return np.random.default_rng(np.array(words, np.uint32))

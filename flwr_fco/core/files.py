@@ -33,9 +33,6 @@ _KINDS = "biufcSU"
 _MEMBERS = 50_000
 #: Maximum length in bytes of an array's header, which is evaluated: the required content takes a hundred.
 _LONGEST_HEADER = 4096
-#: Maximum size in bytes of a text file that is read whole.
-TEXT = 2**26
-_LONGEST_REASON = 500
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
@@ -134,7 +131,7 @@ def read_npz(path: FilePath) -> dict[str, NDArray[Any]]:
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
-def read_text(path: FilePath, most: int = TEXT) -> str:
+def read_text(path: FilePath, most: int = 2**26) -> str:
     """Read a file of UTF-8.
 
     Parameters
@@ -372,7 +369,7 @@ def _opened(path: FilePath, expected: str) -> Iterator[BinaryIO]:
         raise
     except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
         reason = f"it is no {expected}, or not a whole one: {str(error) or type(error).__name__}"
-        raise ConfigurationError(f"{shown(path)} is damaged: {printable(reason):.{_LONGEST_REASON}}") from error
+        raise ConfigurationError(f"{shown(path)} is damaged: {printable(reason):.500}") from error
 
 
 def shown(path: FilePath) -> str:

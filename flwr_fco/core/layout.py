@@ -29,7 +29,6 @@ COUNTERS = "*num_batches_tracked"
 #: Last parts of the names of arrays that regularizers skip by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
 _FLOAT64 = np.dtype(np.float64)
-_PART = 1 << 16
 
 
 def all_finite(value: NDArray[Any] | float) -> bool:
@@ -67,8 +66,7 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
         return math.sqrt(np.vdot(vector, vector))
     flat = vector.reshape(-1)
     # A large vector has no copy in float64.
-    parts = (flat[begin : begin + _PART].astype(np.float64) for begin in range(0, flat.size, _PART))
-    return math.sqrt(sum(float(np.vdot(part, part)) for part in parts))
+    return math.sqrt(np.einsum("i,i->", flat, flat, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,9 @@ class Entry:
     def block(self) -> slice:
         """The array's place in the flat vector."""
         return slice(self.offset, self.offset + self.size)
+
+    def __str__(self) -> str:
+        return f"{self.name}{list(self.shape)}{'*' * self.regularized}{' (passes through)' * (not self.optimized)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,8 +205,7 @@ class Layout:
             rows.append((name, array.shape, array.dtype.name, optimized, False))
         layout = cls.from_header(rows)
         if not layout.optimized:
-            prefix = f"no floating-point array to optimise among {sorted(arrays)}"
-            raise ValueError(f"{prefix}; pass the model's parameters as initial arrays")
+            raise ValueError(f"no floating-point array to optimise among {sorted(arrays)}; pass the model's parameters")
         return layout.applying(apply_to)
 
     def applying(self, apply_to: str | Sequence[str] | None) -> Layout:
@@ -333,28 +333,23 @@ class Layout:
         Layout(w[2, 3]*, count[] (passes through); size 6, * regularized)
         """
         entries, offset = list[Entry](), 0
-        for name, shape, dtype, optimized, regularized in header:
+        for row in header:
+            name, shape, dtype, optimized, regularized = row
             # A negative size could hide a surplus elsewhere, and texts and structures have other names than dtypes.
             sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
             right = isinstance(name, str) and sizes and np.dtype(dtype).kind in "biufc"
             if not (right and isinstance(optimized, bool) and isinstance(regularized, bool)):
-                prefix = f"the entry {[name, shape, dtype, optimized, regularized]!r} describes no array"
-                advice = "expected a name, whole sizes >= 0, a numeric dtype, whether it is optimised and regularized"
-                raise ValueError(f"{prefix}; {advice}")
-            entry = Entry(name, tuple(shape), np.dtype(dtype).name, offset if optimized else -1, regularized)
-            entries.append(entry)
-            offset += entry.size * optimized
+                expected = "a name, whole sizes >= 0, a numeric dtype, whether it is optimised and regularized"
+                raise ValueError(f"the entry {row!r} describes no array; expected {expected}")
+            entries.append(Entry(name, tuple(shape), np.dtype(dtype).name, offset if optimized else -1, regularized))
+            offset += entries[-1].size * optimized
         return cls(tuple(entries))
 
     def __getitem__(self, name: str) -> Entry:
         return {entry.name: entry for entry in self.entries}[name]
 
     def __repr__(self) -> str:
-        parts = ", ".join(
-            f"{e.name}{list(e.shape)}{'*' if e.regularized else ''}{'' if e.optimized else ' (passes through)'}"
-            for e in self.entries
-        )
-        return f"Layout({parts}; size {self.size}, * regularized)"
+        return f"Layout({', '.join(map(str, self.entries))}; size {self.size}, * regularized)"
 
 
 # --- patterns of names ------------------------------------------------------------------------------------------------
@@ -460,8 +455,7 @@ class SparseVector:
             prefix = f"indices {indices.dtype}{list(indices.shape)} and values {list(self.values.shape)}"
             raise ConfigurationError(f"a sparse vector has {prefix}; expected one int32 for each value")
         if k and not (indices[0] >= 0 and indices[-1] < self.size and (indices[1:] > indices[:-1]).all()):
-            prefix = f"the indices of a sparse vector must ascend from 0 to {self.size - 1}"
-            raise ConfigurationError(f"{prefix}, none of them twice")
+            raise ConfigurationError(f"the indices of a sparse vector have to ascend, from 0 to {self.size - 1}")
 
     @property
     def shape(self) -> tuple[int]:
