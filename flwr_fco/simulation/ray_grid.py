@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
 from socket import create_connection
@@ -16,7 +17,6 @@ from typing import Any, Self
 
 import cloudpickle
 from flwr.app import Message
-from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import methods, register
 from flwr_fco.core.logs import logger
@@ -40,6 +40,7 @@ _GPUS = {"range": (lambda n: 0 <= n < math.inf and (n <= 1 or n % 1 == 0), "part
 _LARGE_APP = 8 * 2**20
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RayGrid(InProcessGrid):
     """A grid whose nodes are on Ray actors; a node stays on its actor, where its data are.
 
@@ -65,34 +66,29 @@ class RayGrid(InProcessGrid):
         Without Ray.
     """
 
-    def __init__(
-        self,
-        client_app: ClientApp,
-        num_nodes: int,
-        *,
-        workers: int | None = None,
-        address: str | None = None,
-        num_cpus: float = 1.0,
-        num_gpus: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(client_app, num_nodes, **options)
-        checked("workers", workers, int | None, AT_LEAST_ONE)
-        checked("num_cpus", num_cpus, float, NON_NEGATIVE)
-        checked("num_gpus", num_gpus, float, _GPUS)
-        made = _pickled(client_app, num_nodes, {**options, "run_id": self.run_id})
-        self._ray = ray = import_ray(address)
+    workers: int | None = None
+    address: str | None = None
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        num_cpus = checked("num_cpus", self.num_cpus, float, NON_NEGATIVE)
+        num_gpus = checked("num_gpus", self.num_gpus, float, _GPUS)
+        workers = checked("workers", self.workers, int | None, AT_LEAST_ONE)
+        made = _pickled({own.name: getattr(self, own.name) for own in fields(InProcessGrid)})
+        self._ray = ray = import_ray(self.address)
         self._owns = not ray.is_initialized()
         self._actors = list[Any]()
         #: What actors have been asked, by worker, until it is answered.
         self._pending = dict[int, Any]()
         if self._owns:
-            start_ray(ray, address)
+            start_ray(ray, self.address)
         try:
             actor = ray.remote(_Actor).options(max_restarts=0, num_cpus=num_cpus, num_gpus=num_gpus)
             self._make: Callable[[], Any] = lambda: actor.remote(made)
             room = room_of(ray, num_cpus, num_gpus)
-            count = workers or int(min(room, num_nodes))
+            count = workers or int(min(room, self.num_nodes))
             if room < count:
                 prefix = f"{count} workers with {num_cpus=:g}, {num_gpus=:g}, but the cluster has room for {room:g}"
                 raise ConfigurationError(f"{prefix}; take fewer, or reserve less")
@@ -152,11 +148,11 @@ class RayGrid(InProcessGrid):
         return dict(sorted(pair for states in of_actors for pair in states.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
-        parts = [{i: s for i, s in states.items() if self._worker_of(i) == k} for k in range(self.workers)]
+        parts = [{i: s for i, s in states.items() if self._worker_of(i) == k} for k in range(len(self._actors))]
         self._ray.get([actor.call.remote("restore", part) for actor, part in zip(self._actors, parts, strict=True)])
 
     def _worker_of(self, node_id: int) -> int:
-        return self.partition_ids[node_id] % self.workers
+        return self.partition_ids[node_id] % len(self._actors)
 
     def _ask(self, method: str, node_ids: Sequence[int], given: Callable[[Sequence[int]], Any]) -> list[Any]:
         """Call a method of each actor about its nodes; an actor that dies is replaced, and its call made again."""
@@ -188,12 +184,12 @@ class _Actor:
     """An actor: a grid of all nodes, of which it is asked for some."""
 
     def __init__(self, made: bytes) -> None:
-        app, num_nodes, options, own = cloudpickle.loads(made)
+        options, own = cloudpickle.loads(made)
         for entry in own:
             # Without it the run ends in a sentence that names it, if clients are asked for it.
             with suppress(ImportError, AttributeError):
                 cloudpickle.loads(entry)()
-        self._grid = InProcessGrid(app, num_nodes, **options)
+        self._grid = InProcessGrid(**options)
 
     def call(self, method: str, *given: Any) -> Any:
         """Return what a method of the grid returns."""
@@ -201,7 +197,7 @@ class _Actor:
             return getattr(self._grid, method)(*given)
 
 
-def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) -> bytes:
+def _pickled(options: Mapping[str, Any]) -> bytes:
     """Return what an actor is made of, with what the user has registered, which a new process would lack."""
     entries: list[partial[Any]] = [partial(register, kind) for kind in methods().values()]
     entries += [partial(Specified.enter, kind) for kind in Specified.registered()]
@@ -210,7 +206,7 @@ def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) 
     advice = ". Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
     with in_words("the ClientApp cannot be sent to other processes", ConfigurationError, advice, passing=()):
         # One by one: an actor may lack the module of something that this run does not need.
-        text: bytes = cloudpickle.dumps((client_app, num_nodes, options, [*map(cloudpickle.dumps, own)]))
+        text: bytes = cloudpickle.dumps((options, [*map(cloudpickle.dumps, own)]))
     if len(text) > _LARGE_APP:
         advice = "Load them inside load_objective, by context.node_config['partition-id']"
         logger.warning("simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)
@@ -311,9 +307,8 @@ def import_ray(address: str | None = None) -> Any:
         where = f"The Ray cluster at {address}" if address else "Ray, which is started on this machine,"
         text = (
             "%s demands no token: it listens on all interfaces, and whoever reaches its ports runs code as this user. "
-            "Set RAY_AUTH_MODE=token before Ray is imported or started (Ray >= 2.52; docs/tutorials/ray-cluster.md), "
-            "or close its ports"
         )
+        text += "Set RAY_AUTH_MODE=token before Ray starts (Ray >= 2.52; docs/tutorials/ray-cluster.md), or close them"
         logger.warning(text, where)
     return ray
 

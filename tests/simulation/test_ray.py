@@ -182,7 +182,7 @@ def test_an_app_that_cannot_travel_is_refused():
 
 def test_what_a_user_has_registered_goes_to_the_actors():
     with patch.dict(FACTORIES, own=len):
-        made = ray_grid._pickled(app_of(clients()), 4, {})
+        made = ray_grid._pickled({"client_app": app_of(clients()), "num_nodes": 4})
     ray_grid._Actor(made)
     assert FACTORIES.pop("own") is len
 
