@@ -10,22 +10,23 @@ import gc
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
-from flwr_fco.client_apps.answers import find_answer, server_buffers
+from flwr_fco.certificates import LARGEST_LOSS, reported_at
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import own_turn, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
@@ -36,7 +37,7 @@ from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
-from flwr_fco.messages.protocol import ClientState, Described, Downlink, MemoryLostError, Uplink
+from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Question, Uplink
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise
@@ -148,6 +149,142 @@ class Limits(Choice):
         counts = np.bincount(getattr(on, "indices", np.arange(on.size)) // size)
         entries = counts.size * size + int((counts * (counts + 1) // 2).sum())
         self.check("max_parameters", entries, "gradients and Hessian blocks:", "numbers")
+
+
+# --- answers to questions, by their kind ------------------------------------------------------------------------------
+
+#: ``(question, objective) -> Answer``.
+AnswerFunction = Callable[[Question, Objective], Answer]
+#: ``(question, objective) -> (what says how the rows are divided, the rows of each part)``.
+Division = Callable[[Question, Objective], tuple[bytes, Iterable[NDArray[np.int64]]]]
+
+
+class Kind(NamedTuple):
+    """A kind of question.
+
+    Parameters
+    ----------
+    answer : callable
+        ``(question, objective) -> Answer``.
+    hessians : int
+        How many matrices of second derivatives, or of their size, an answer takes, by which it may be refused.
+    division : callable or None
+        Of an answer about parts of the rows, which their owner may not allow: how they are divided, and into which.
+    of : type
+        Of which losses it is.
+    """
+
+    answer: AnswerFunction
+    hessians: int = 0
+    division: Division | None = None
+    of: Any = Objective
+
+
+_KINDS: dict[str, Kind] = {}
+
+
+def answers_to(kind: str, **about: Any) -> Callable[[AnswerFunction], AnswerFunction]:
+    """Return a decorator of a function that answers questions of a kind, at clients that import its module.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of question.
+    **about
+        As of :class:`Kind`.
+
+    Examples
+    --------
+    >>> find_answer("gradient").answer is gradient
+    True
+    """
+
+    def register(answer: AnswerFunction) -> AnswerFunction:
+        _KINDS[kind] = Kind(answer, **about)
+        return answer
+
+    return register
+
+
+def find_answer(kind: str) -> Kind:
+    """Return a kind of question.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+    """
+    if kind not in _KINDS:
+        problem = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_KINDS))}"
+        raise ConfigurationError(f"{problem}. Install the server's version of flwr-fco, or take model.client_app")
+    return _KINDS[kind]
+
+
+@contextmanager
+def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
+    """Temporarily replace an objective's arrays that are not optimised with the server's.
+
+    Parameters
+    ----------
+    passed : mapping of str to ndarray
+        All of these arrays, or an empty mapping to keep the objective's own.
+    """
+    before = {name: np.array(array) for name, array in objective.buffers().items()}
+    try:
+        if before and passed:
+            objective.load_buffers(passed)
+        yield
+    finally:
+        if before:
+            objective.load_buffers(before)
+
+
+@answers_to("gradient")
+def gradient(question: Question, objective: Objective) -> Answer:
+    """Return the loss and its full gradient at ``primal``."""
+    value, vector = objective.value_and_gradient(question.vectors["primal"])
+    return Answer({"loss": float(value)}, {"gradient": np.asarray(vector, dtype=np.float64)})
+
+
+@answers_to("validation")
+def validation(question: Question, objective: Objective) -> Answer:
+    """Return the loss of the held-out data at ``primal``, and what none is below."""
+    least = -LARGEST_LOSS if objective.least is None else float(objective.least)
+    return Answer({"loss": float(objective.value(question.vectors["primal"])), "least": least})
+
+
+@answers_to("duality")
+def duality(question: Question, objective: Objective) -> Answer:
+    """Return a client's part of a duality gap; see :func:`flwr_fco.certificates.reported_at`."""
+    return Answer(*reported_at(objective, question.vectors["primal"], question.numbers))
+
+
+@answers_to("smoothness")
+def smoothness(question: Question, objective: Objective) -> Answer:
+    """Return Lipschitz constants of the gradients of minibatches, and the strong convexity.
+
+    The question has the vector ``primal`` and the number ``batch-size``, 0 for full batches. The answer has ``l2`` and
+    ``l1``, :meth:`Objective.batch_lipschitz` in either norm, and ``convexity``, 0 if unknown. If the objective does not
+    know the l2 constant, ``probed`` is 1 and ``l2`` is that of :meth:`Objective.smoothness_near` at ``primal``; ``l1``
+    is at most ``l2``. For a non-smooth loss both constants are 0.
+    """
+    batch = int(question.numbers["batch-size"]) or None
+    convexity = _known(objective.strong_convexity) or 0.0
+    if not objective.smooth:
+        return Answer({"l2": 0.0, "l1": 0.0, "convexity": convexity, "probed": 1.0})
+    l2 = _known(lambda: objective.batch_lipschitz(batch, "l2"))
+    l1 = _known(lambda: objective.batch_lipschitz(batch, "l1"))
+    largest = objective.smoothness_near(question.vectors["primal"], batch) if l2 is None else l2
+    # No entry of a Hessian is larger than its largest eigenvalue.
+    entry = largest if l1 is None else min(l1, largest)
+    return Answer({"l2": largest, "l1": entry, "convexity": convexity, "probed": float(l2 is None)})
+
+
+def _known(constant: Callable[[], float]) -> float | None:
+    try:
+        return float(constant())
+    except ConfigurationError:
+        return None
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -380,8 +517,7 @@ class Client:
         size = asked.layout.size
         self.limits.check("max_parameters", size, "a model of", "parameters")
         self.limits.check("max_parameters", kind.hessians * size * (size + 1) // 2, "second derivatives:", "numbers")
-        held_out = asked.kind == "validation"
-        role = "evaluate" if held_out else "train"
+        role = "evaluate" if asked.kind == "validation" else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
         if not isinstance(objective, kind.of):
             prefix = f"the server asks for {asked.kind!r} of {of_type(objective)}"
@@ -407,7 +543,7 @@ class Client:
                 logger.info("Run %s: withheld %s: %s", context.run_id, asked.kind, error)
                 zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
                 answer = answer._replace(numbers={"reported": 0.0}, vectors=zeros)
-        if held_out:
+        if role == "evaluate":
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.load_evaluation is not None)})
         content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
@@ -419,41 +555,29 @@ class TaskApp(ClientApp):
     Parameters
     ----------
     mods : sequence of callable
-        Flower's mods.
-    table : callable, optional
-        Answers the question what the client's table is; by default it has none.
-    """
-
-    def __init__(self, mods: Sequence[Any], table: Callable[[Message, Context], Message] | None = None) -> None:
-        super().__init__(mods=list(mods))
-        self.query("partition")(records.partition_reply)
-        nothing = records.encode_described(Described())
-        for kind in ("table", "names"):
-            self.query(kind)(table or (lambda message, context: Message(nothing, reply_to=message)))
-
-
-class CompositeClientApp(TaskApp):
-    """Flower's ClientApp of a :class:`Client`, whose tasks a grid of this package hands over without messages.
-
-    Parameters
-    ----------
-    client : Client
-        What the handlers call.
-    mods : sequence of callable
         Flower's mods; with any, messages travel.
+    client : Client, optional
+        Answers all other messages too; by default there is no table, and handlers are added.
 
     Attributes
     ----------
     direct : Client or None
-        The client, if nothing else would see its messages.
+        The client, to whom a grid of this package hands tasks without messages, if nothing else would see these.
     """
 
-    def __init__(self, client: Client, mods: Sequence[Any]) -> None:
-        super().__init__(mods, client.table)
-        self.direct: Client | None = None if mods else client
-        self.train()(client.train)
-        self.evaluate()(client.evaluate)
-        self.query("question")(client.question)
+    direct: Client | None = None
+
+    def __init__(self, mods: Sequence[Any], client: Client | None = None) -> None:
+        super().__init__(mods=list(mods))
+        self.query("partition")(records.partition_reply)
+        nothing = records.encode_described(Described())
+        for kind in ("table", "names"):
+            self.query(kind)(client.table if client else lambda message, context: Message(nothing, reply_to=message))
+        if client is not None:
+            self.direct = None if mods else client
+            self.train()(client.train)
+            self.evaluate()(client.evaluate)
+            self.query("question")(client.question)
 
     def lifespan(self) -> Any:
         """Return Flower's decorator: what it registers runs around each message."""
@@ -514,7 +638,10 @@ def client_app(
     """
     checked("load_objective", load_objective, LoadObjective)
     checked("load_evaluation_objective", load_evaluation_objective, LoadObjective | None)
-    _end_quickly()
+    if Path(sys.argv[0]).name == "flwr-clientapp":
+        # Flower starts a process for one message, of whose time a fifth is the collection at exit, slow after Numba.
+        gc.freeze()
+        atexit.register(gc.freeze)
     owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None) or Disclosure()
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
     client = Client(load_objective, load_evaluation_objective, *owner, disclosure is not None, most)
@@ -522,15 +649,13 @@ def client_app(
     if disclosure is not None:
         # Outside of the others: what they change leaves as they have changed it.
         own = [partial(answered, disclosure), *own]
-    return CompositeClientApp(client, own)
+    return TaskApp(own, client)
 
 
 _CLIPS = "it clips (reply - what was received), and these replies are increments of a dual vector. Leave it out"
 _MASKS = "it speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of this one. Leave it out"
-_REFUSED_MODS: Mapping[str, str] = {
-    **dict.fromkeys(("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"), _CLIPS),
-    **dict.fromkeys(("secagg_mod", "secaggplus_mod"), _MASKS),
-}
+_REFUSED_MODS = dict.fromkeys(("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"), _CLIPS)
+_REFUSED_MODS |= dict.fromkeys(("secagg_mod", "secaggplus_mod"), _MASKS)
 
 
 def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
@@ -548,14 +673,6 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
         if name in _REFUSED_MODS:
             raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
     return list(functions)
-
-
-def _end_quickly() -> None:
-    """Skip the garbage collection at exit, which is slow after Numba, in a process Flower starts for one message."""
-    if Path(sys.argv[0]).name == "flwr-clientapp":
-        gc.freeze()
-        # Python's collection at exit takes a fifth of the process's time.
-        atexit.register(gc.freeze)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -47,24 +48,35 @@ def numpy_client_app(client_fn: Callable[[Any], Any], mods: Sequence[Mod] | None
     """
     client_of = _of_a_context(client_fn)
     app = ClientApp(mods=list(mods or ()))
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        sent, given, config = _read(message)
-        arrays, number, metrics = _three(_call(client_of(context), context, "fit", given, config), "fit", "arrays")
-        if len(arrays) != len(sent):
-            raise ConfigurationError(f"`fit` returned {len(arrays)} arrays; `start` has {len(sent)}: {', '.join(sent)}")
-        record = ArrayRecord({name: Array(np.asarray(each)) for name, each in zip(sent, arrays, strict=True)})
-        return _answer(message, {"arrays": record}, number, metrics)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        _, given, config = _read(message)
-        answer = _call(client_of(context), context, "evaluate", given, config)
-        loss, number, metrics = _three(answer, "evaluate", "loss")
-        return _answer(message, {}, number, {**metrics, "loss": float(loss)})
-
+    app.train()(partial(_handled, client_of, "fit"))
+    app.evaluate()(partial(_handled, client_of, "evaluate"))
     return app
+
+
+def _handled(client_of: Callable[[Context], Any], name: str, message: Message, context: Context) -> Message:
+    """Return the reply to a message for which a client's `fit` or `evaluate` is called."""
+    (sent,), configs = message.content.array_records.values(), message.content.config_records
+    config: dict[str, Any] = {**next(iter(configs.values()), {})}
+    config |= {"server_round": config["server-round"]} if "server-round" in config else {}
+    answer = _call(client_of(context), context, name, [array.numpy() for array in sent.values()], config)
+    if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], Mapping)):
+        said = f"{len(answer)} values" if isinstance(answer, tuple) else of_type(answer)
+        expected = f"({'arrays' if name == 'fit' else 'loss'}, number of examples, metrics as a dict)"
+        raise ConfigurationError(f"`{name}` returned {said}; expected {expected}")
+    found, number, metrics = answer
+    content = RecordDict()
+    if name == "evaluate":
+        metrics = {**metrics, "loss": float(found)}
+    elif len(found) != len(sent):
+        raise ConfigurationError(f"`fit` returned {len(found)} arrays; `start` has {len(sent)}: {', '.join(sent)}")
+    else:
+        content["arrays"] = ArrayRecord({own: Array(np.asarray(a)) for own, a in zip(sent, found, strict=True)})
+    plain = {own: value.item() if isinstance(value, np.generic) else value for own, value in metrics.items()}
+    # The sign makes a number of a truth value, which no record takes.
+    numbers = {own: +value for own, value in plain.items() if isinstance(value, int | float)}
+    content["metrics"] = MetricRecord({**numbers, "num-examples": int(number)})
+    content["config"] = ConfigRecord({own: value for own, value in plain.items() if isinstance(value, str | bytes)})
+    return Message(content, reply_to=message)
 
 
 def _of_a_context(client_fn: Callable[[Any], Any]) -> Callable[[Context], Any]:
@@ -110,27 +122,3 @@ def _call(client: Any, context: Context, name: str, arrays: list[NDArray[Any]], 
         raise ConfigurationError(f"`{name}` says {answer.status.code.name}: {answer.status.message}")
     first = parameters_to_ndarrays(answer.parameters) if name == "fit" else answer.loss
     return first, answer.num_examples, dict(answer.metrics)
-
-
-def _read(message: Message) -> tuple[list[str], list[NDArray[Any]], dict[str, Any]]:
-    """Return the names of a message's arrays, and what a NumPyClient gets: the arrays and the config."""
-    (arrays,), configs = message.content.array_records.values(), message.content.config_records
-    config: Mapping[str, Any] = {**next(iter(configs.values()), {})}
-    number = {"server_round": config["server-round"]} if "server-round" in config else {}
-    return [*arrays], [array.numpy() for array in arrays.values()], {**config, **number}
-
-
-def _three(answer: Any, name: str, first: str) -> tuple[Any, Any, Mapping[str, Any]]:
-    if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], Mapping)):
-        said = f"{len(answer)} values" if isinstance(answer, tuple) else of_type(answer)
-        raise ConfigurationError(f"`{name}` returned {said}; expected ({first}, number of examples, metrics as a dict)")
-    return answer
-
-
-def _answer(message: Message, records: dict[str, Any], number: int, metrics: Mapping[str, Any]) -> Message:
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in metrics.items()}
-    # The sign makes a number of a truth value, which no record takes.
-    numbers = {name: +value for name, value in plain.items() if isinstance(value, int | float)}
-    texts = ConfigRecord({name: value for name, value in plain.items() if isinstance(value, str | bytes)})
-    record = MetricRecord({**numbers, "num-examples": int(number)})
-    return Message(RecordDict({**records, "metrics": record, "config": texts}), reply_to=message)

@@ -463,7 +463,7 @@ class Question(NamedTuple):
     Parameters
     ----------
     kind : str
-        By which a client finds its answer: see :mod:`flwr_fco.client_apps.answers`.
+        By which a client finds its answer: see :mod:`flwr_fco.client_apps.client`.
     layout : Layout
         The model's arrays, which must be the client's.
     vectors : mapping of str to ndarray of float64, shape (d,)

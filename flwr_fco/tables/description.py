@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.client_apps.answers import answers_to
+from flwr_fco.client_apps.client import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import is_missing

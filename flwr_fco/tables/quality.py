@@ -41,7 +41,7 @@ from scipy import stats
 from scipy.special import expit
 
 from flwr_fco.certificates import Request, check_semidefinite
-from flwr_fco.client_apps.answers import answers_to
+from flwr_fco.client_apps.client import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Question

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps import client_app as make_app
-from flwr_fco.client_apps.answers import answers_to
-from flwr_fco.client_apps.client import forget_objectives
+from flwr_fco.client_apps.client import answers_to, forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable, quiet

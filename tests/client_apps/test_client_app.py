@@ -14,7 +14,7 @@ from problems import SIZES, app_of, clients, flat, numpy_of, refused, simulated,
 from flwr_fco import L1, simulate, strategies
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.client_apps import client, client_app
-from flwr_fco.client_apps.answers import server_buffers
+from flwr_fco.client_apps.client import server_buffers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ProtocolError
 from flwr_fco.messages.records import partition_of

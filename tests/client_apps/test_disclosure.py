@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fresh import blocks, run_code, text_of
 from problems import CONSTANTS, SADDLE, app_of, by_class, clients, fitting, kind_of, simulated, start_arrays, zeros
 
-from flwr_fco.client_apps import Disclosure, answers, client_app
+from flwr_fco.client_apps import Disclosure, client, client_app
 from flwr_fco.client_apps.disclosure import plain
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -197,9 +197,9 @@ def test_the_page_has_every_question_and_limits_hold_for_all_but_one():
     first, *others = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert all(len(row) == 3 and all(row) for row in rows)
     handlers = {name.removesuffix(".default").removeprefix("query.") for name in client_app(clients)._registered_funcs}
-    assert {first, *others} == handlers - {"question"} | set(answers._KINDS)
+    assert {first, *others} == handlers - {"question"} | set(client._KINDS)
     grid = grid_of(disclosure=Disclosure(min_rows=10))
-    for kind in answers._KINDS:
+    for kind in client._KINDS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
         assert re.search(f"an answer to its question '{kind}'.*min_rows=10", refused.error.reason), kind
     for kind in (TABLE, NAMES_ONLY, PARTITION):

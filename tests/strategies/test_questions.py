@@ -16,7 +16,7 @@ from problems import run as run_from
 import flwr_fco as fco
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request
-from flwr_fco.client_apps.answers import find_answer
+from flwr_fco.client_apps.client import find_answer
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.schema import Scales
 from flwr_fco.errors import ConfigurationError

@@ -15,7 +15,7 @@ from sklearn.linear_model import PoissonRegressor
 
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.client_apps.answers import find_answer
+from flwr_fco.client_apps.client import find_answer
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
