@@ -325,7 +325,7 @@ def _here(model: Any, sites: Sequence[reading.Client]) -> Any:
     answers, found, names = dict[str, Answer](), list[Finding](), list[str]()
     for own in sites:
         # As the table of a fit calls it.
-        called = own.name if isinstance(own.site, str) else f"site {own.site}"
+        called = own.site if isinstance(own.site, str) else own.name
         data = own.features if own.y is None else (own.features, own.y)
         try:
             objective = model._objective_of(data, order, whose=own.name)

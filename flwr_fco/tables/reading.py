@@ -30,7 +30,7 @@ class Client(NamedTuple):
     name : str
         What errors call it.
     site : Any
-        Its name as it was given, or its place among the parts; None of one X that is still to be dealt.
+        Its name as it was given, or its place in the list; None of one X that is still to be dealt.
     features, y, weights : Any
         Its table, targets and weights of rows, None if none were given.
     clusters, rows : ndarray of int64, shape (n,), or None
@@ -62,11 +62,11 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
     whole = Client("X", None, X, y, sample_weight)
     # A sparse matrix of keys is a dict.
     if isinstance(X, Mapping) and not is_sparse(X):
-        sites, prefix = list(X), ""
+        sites = list(X)
         y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
         X = list(X.values())
     elif isinstance(X, list | tuple) and any(map(_is_table, X)):
-        sites, prefix = list(range(len(X))), "part "
+        sites = list(range(len(X)))
     elif groups is None:
         return [whole]
     else:
@@ -85,7 +85,7 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
             size = f" of {len(parts)}" if hasattr(parts, "__len__") else ""
             raise ConfigurationError(f"X has {len(X)} parts, {name} is {of_type(parts)}{size}; expected a list as long")
     columns = ([None] * len(X) if own is None else own for own in beside.values())
-    return [Client(f"{prefix}{own[0]}", *own) for own in zip(sites, X, *columns, strict=True)]
+    return [Client(f"site {own[0]}", *own) for own in zip(sites, X, *columns, strict=True)]
 
 
 def dealt(whole: Client, count: int) -> list[Client]:
@@ -93,13 +93,13 @@ def dealt(whole: Client, count: int) -> list[Client]:
     rows = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
     # Rows of a cluster stay together: its errors and folds are of all of them.
     owner = (np.arange(rows.size) if whole.clusters is None else whole.clusters) % min(count, rows.size)
-    return _divided(whole._replace(rows=rows), range(count), owner, "part ")
+    return _divided(whole._replace(rows=rows), range(count), owner)
 
 
-def _divided(whole: Client, sites: Iterable[Any], owner: NDArray[np.int64], prefix: str = "") -> list[Client]:
+def _divided(whole: Client, sites: Iterable[Any], owner: NDArray[np.int64]) -> list[Client]:
     """Return the clients that have rows of one X."""
     parts = [(site, owner == m) for m, site in enumerate(sites)]
-    return [whole.at(own)._replace(name=f"{prefix}{site}", site=site) for site, own in parts if own.any()]
+    return [whole.at(own)._replace(name=f"site {site}", site=site) for site, own in parts if own.any()]
 
 
 def aligned(clients: Sequence[Client]) -> list[Client]:

@@ -116,8 +116,8 @@ TWICE = [X, X], [Y, Y]
 THREE = [np.arange(80) % 3] * 2
 REFUSED = {
     "X has 2 parts": (FederatedLasso(), [X, X], [Y]),
-    r"part 1: .*\[3, 80\]; .* entry for each row": (FederatedLasso(), [X, X[:3]], [Y, Y]),
-    r"part 1: .*0 sam.* a row or more": (FederatedLasso(), [X, X[:0]], [Y, Y[:0]]),
+    r"site 1: .*\[3, 80\]; .* entry for each row": (FederatedLasso(), [X, X[:3]], [Y, Y]),
+    r"site 1: .*0 sam.* a row or more": (FederatedLasso(), [X, X[:0]], [Y, Y[:0]]),
     "alpha=-1.0": (FederatedLasso(-1.0), X, Y),
     "l1_ratio=2.0": (FederatedElasticNet(l1_ratio=2.0), X, Y),
     "C=0.0.*a number > 0, or inf": (FederatedLogisticRegression(0.0), X, Y > 0),
@@ -649,9 +649,9 @@ def test_over_a_grid_no_message_holds_an_intercept():
 
 def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
     model = FederatedLogisticRegression(site_intercepts="local")
-    with pytest.warns(UserWarning, match=r"few rows .*: part 1 has fewer than 25, and logistic .* 17 %"):
+    with pytest.warns(UserWarning, match=r"few rows .*: site 1 has fewer than 25, and logistic .* 17 %"):
         model.fit(*unequal_sites((40, 24), True))
-    message = r"too few rows .*: part 1, part 2 has fewer than 10\. Leave"
+    message = r"too few rows .*: site 1, site 2 has fewer than 10\. Leave"
     refused(message, model.fit, *unequal_sites((40, 9, 5), True))
     with warnings.catch_warnings(action="error"):
         FederatedLasso(0.1, site_intercepts="local").fit(*unequal_sites((40, 9, 5)))

@@ -120,20 +120,20 @@ def test_the_order_of_arrays_is_taken_on_trust_and_the_summary_says_so(named, tr
 
 SECOND = TABLES[1]
 OTHER = [
-    ("part 1 lacks 'bmi', compared with part 0; .* columns that they have in common", SECOND.drop(columns="bmi")),
-    ("part 1 has 'z', compared with part 0", SECOND.assign(z=1.0)),
-    (r"part 1: y has the labels of X's rows in another order", SECOND[::-1]),
-    (r"part 1: entries are missing \(NaN\): X\['bmi'\] in 40 of 40 rows", SECOND.assign(bmi=np.nan)),
+    ("site 1 lacks 'bmi', compared with site 0; .* columns that they have in common", SECOND.drop(columns="bmi")),
+    ("site 1 has 'z', compared with site 0", SECOND.assign(z=1.0)),
+    (r"site 1: y has the labels of X's rows in another order", SECOND[::-1]),
+    (r"site 1: entries are missing \(NaN\): X\['bmi'\] in 40 of 40 rows", SECOND.assign(bmi=np.nan)),
     (r"\['bmi'\] hold texts, categories, dates or times; expected", SECOND.assign(bmi=pd.Timestamp("2020-01-01"))),
     ("hold texts, categories, dates or times", SECOND.assign(bmi=date(2020, 1, 1))),
-    (r"0 has .*'crp'.*: part 1 lacks 'age' and has 'Age'.* expected", SECOND.rename(columns={"age": "Age"})),
-    (r"part 1 has the columns .* part 0 has .* expected the same names", SECOND.to_numpy()),
-    ("part 1 has several columns of the name 'bmi'; ex", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
-    ("part 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
-    ("part 1 has rows of unequal length", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
-    (r"part 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
-    ("part 1: .*got scalar array(.|\n)*; expected a table", None),
-    ("part 1: .*got 1D array(.|\n)*; expected a table", SECOND.to_numpy()[0]),
+    (r"0 has .*'crp'.*: site 1 lacks 'age' and has 'Age'.* expected", SECOND.rename(columns={"age": "Age"})),
+    (r"site 1 has the columns .* site 0 has .* expected the same names", SECOND.to_numpy()),
+    ("site 1 has several columns of the name 'bmi'; ex", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
+    ("site 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
+    ("site 1 has rows of unequal length", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
+    (r"site 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
+    ("site 1: .*got scalar array(.|\n)*; expected a table", None),
+    ("site 1: .*got 1D array(.|\n)*; expected a table", SECOND.to_numpy()[0]),
 ]
 
 
@@ -147,7 +147,7 @@ def test_names_that_are_twice_or_no_texts():
     """As scikit-learn has it: a frame without names is an array, and a fit forgets the names of the one before."""
     twice = [TABLES[0].set_axis(list("abbd"), axis=1), TABLES[1].set_axis(list("babd"), axis=1)]
     for X, y in ((twice, TARGETS[:2]), (twice[0], TARGETS[0])):
-        refused("(part 0|X) has several columns of the name", lasso().fit, X, y)
+        refused("(site 0|X) has several columns of the name", lasso().fit, X, y)
     model, arrays = fit_here(SITES), [own.to_numpy() for own in TABLES]
     model.fit([pd.DataFrame(arrays[0], pd.array(range(40), "Int64")), *arrays[1:]], list(map(pd.Series, TARGETS)))
     assert_array_equal(model.coef_, lasso().fit(arrays, TARGETS).coef_)
@@ -208,8 +208,8 @@ def two(coding, y):
 def test_two_codings_of_two_classes_are_not_three_classes():
     model = FederatedLogisticRegression()
     labels = [two([0, 1], TARGETS[0]), two([-1, 1], TARGETS[1]), two([0, 1], TARGETS[2])]
-    refused(r"part 0 has labels 0, part 1 has labels -1, and none has both", model.fit, TABLES, labels)
-    refused("north has labels 0, south has labels -1", model.fit, ROWS, np.concatenate(labels), groups=OWNERS)
+    refused(r"site 0 has labels 0, site 1 has labels -1, and none has both", model.fit, TABLES, labels)
+    refused("site north has labels 0, site south has labels -1", model.fit, ROWS, np.concatenate(labels), groups=OWNERS)
     # Where a site has both, there are three classes; and rows that are dealt from one table have one coding.
     labels[2] = np.arange(40) % 3 - 1
     assert model.fit(TABLES, labels).classes_.tolist() == [-1, 0, 1]
@@ -225,10 +225,10 @@ def test_a_class_of_two_spellings_is_no_third_class():
     fit = FederatedLogisticRegression().fit
     first = two(["no", "yes"], TARGETS[0])
     for spelling in ("Yes", "yes "):
-        message = f"part 0 has labels 'yes', part 1 has labels '{spelling}'"
+        message = f"site 0 has labels 'yes', site 1 has labels '{spelling}'"
         refused(message, fit, TABLES[:2], [first, two(["no", spelling], TARGETS[1])])
     assert fit(TABLES[:2], [first, np.array(["AA", "Aa", "aa"])[np.arange(40) % 3]]).classes_.size == 5
-    refused("part 1 has other labels than part 0", fit, TABLES[:2], [first, two([0, 1], TARGETS[1])])
+    refused("site 1 has other labels than site 0", fit, TABLES[:2], [first, two([0, 1], TARGETS[1])])
     assert fit(TABLES[:2], [pd.Series(first, dtype=own) for own in ("string", "category")]).classes_.size == 2
 
 
@@ -261,7 +261,7 @@ def test_weights_that_cannot_be():
         refused(message, lasso().fit, ROWS, Y, sample_weight=weights, kind=ValueError)
     refused("_weight is an ndarray of 120; expected a list as long", fit_here, SITES, sample_weight=WEIGHTS)
     refused("_weight is a list of 2; expected a list as", fit_here, SITES, sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
-    refused(r"part 1: .*\[40, 3\]; exp.* an entry", fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
+    refused(r"site 1: .*\[40, 3\]; exp.* an entry", fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
 
 
 @pytest.mark.parametrize(
@@ -320,13 +320,13 @@ WARNED = r"crp \(0\.\d+ at {0} \d, \d+\.\d+ at {0} 1\)\. If the units differ"
 def test_a_column_in_other_units_is_named_with_the_sites(form):
     tables, y = zip(*in_other_units(), strict=True)
     message = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
-    with pytest.warns(UserWarning, match=message.replace("{0}", "part")) as caught:
+    with pytest.warns(UserWarning, match=message.replace("{0}", "site")) as caught:
         lasso().fit([form(table) for table in tables], y)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(UserWarning, match=WARNED.replace("{0}", "partition")) as caught:
         over_a_grid([(form(table), own) for table, own in zip(tables, y, strict=True)])
     assert len(caught) == 1
-    with pytest.warns(UserWarning, match=r"crp \(.* at west, .* at south\)"):
+    with pytest.warns(UserWarning, match=r"crp \(.* at site west, .* at site south\)"):
         lasso().fit(pd.concat(tables, ignore_index=True), Y, groups=OWNERS)
 
 
@@ -563,7 +563,7 @@ def test_outcomes_are_times_in_any_order_or_beside_the_table():
         logistic(Codebook(COLUMNS, {"death": outcome["death"]})).fit(coded)
     model = logistic(Codebook(COLUMNS))
     assert_array_equal(model.fit(COHORTS, DEATHS).coef_, logistic().fit(PARTS, DEATHS).coef_)
-    refused("part 0 gives no y, and the codebook has no outcome", model.fit, COHORTS, kind=PublicError)
+    refused("site 0 gives no y, and the codebook has no outcome", model.fit, COHORTS, kind=PublicError)
 
 
 # --- splines ----------------------------------------------------------------------------------------------------------

@@ -181,14 +181,14 @@ def test_targets_of_another_form_are_refused_in_words():
         (FIRST.assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
         (FIRST[["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
-        (FIRST.assign(strata=None), r"part 0: .* y\['strata'\] in 90 of 90 rows"),
+        (FIRST.assign(strata=None), r"site 0: .* y\['strata'\] in 90 of 90 rows"),
         ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
         (FIRST.assign(entry=FIRST["time"]), r"entry\[0\] is not before times\[0\]"),
         (PLAIN[0] * [1, 0], "no client has an event while somebody else of its stratum is at risk"),
         (DATES.drop(columns="entry"), "y has dates, and no 'entry'"),
         # A date that is missing is not the earliest one.
-        (DATES.assign(time=DATES["time"].mask(np.arange(90) < 5)), r"part 0: .*y\['time'\] in 5 of 90 rows"),
-        (DATES.assign(entry=DATES["entry"].mask(np.arange(90) < 5)), r"part 0: .*y\['entry'\] in 5 of 90 rows"),
+        (DATES.assign(time=DATES["time"].mask(np.arange(90) < 5)), r"site 0: .*y\['time'\] in 5 of 90 rows"),
+        (DATES.assign(entry=DATES["entry"].mask(np.arange(90) < 5)), r"site 0: .*y\['entry'\] in 5 of 90 rows"),
     ):
         refused(message, FederatedCoxRegression().fit, X[:1], [y])
     alone = FIRST.assign(strata=range(90))
