@@ -211,10 +211,9 @@ def _sent(layout: Layout, known: Mask, more: Mask) -> list[NDArray[Any]]:
 
 
 def _written(
-    form: Form, vector: NDArray[Any], known: Mask, more: Mask, kind: str, rng: np.random.Generator | None
+    layout: Layout, vector: NDArray[Any], known: Mask, more: Mask, kind: str, rng: np.random.Generator | None
 ) -> dict[str, Array]:
     """Return what is sent of a vector: its numbers at indices that the other side knows, and at more of them."""
-    layout = form.layout
     scales = np.zeros(len(layout.entries), np.float32)
     values = [np.zeros(0, np.int8)]
     rest = [np.zeros(0, vector.dtype)]
@@ -228,10 +227,9 @@ def _written(
 
 
 def _read(
-    form: Form, parts: Mapping[str, NDArray[Any]], known: Mask, kinds: Sequence[str], most: Callable[[int], float]
+    layout: Layout, parts: Mapping[str, NDArray[Any]], known: Mask, kinds: Sequence[str], most: Callable[[int], float]
 ) -> tuple[NDArray[Any], Mask]:
     """Return a vector that the other side has written, and the indices of it that were not known."""
-    layout = form.layout
     scales = _expected(parts, SCALES, len(layout.entries), ("float32",))
     if (scales < 0.0).any():
         raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
@@ -274,7 +272,7 @@ def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -
     arrays: Any = content[key]
     vector = _flat(form, {name: array.numpy() for name, array in arrays.items()})
     support: Mask = form.layout.regularized_mask() & (vector != 0.0)
-    made = _written(form, vector, np.zeros_like(support), support, "exact" if exact else form.wire.down, None)
+    made = _written(form.layout, vector, np.zeros_like(support), support, "exact" if exact else form.wire.down, None)
     own = {form.vector} if form.vector else {*form.layout.names}
     content[key] = record_of(made | {name: array for name, array in arrays.items() if name not in own})
     content[SHORT] = ConfigRecord({"form": form.header})
@@ -334,7 +332,7 @@ class short_mod(Choice):
             raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
         parts = {name: from_array(name, sent[name]) for name in _PARTS}
         nowhere = np.zeros(form.layout.size, np.bool_)
-        start, support = _read(form, parts, nowhere, ("int8", *FLOATS), lambda _: math.inf)
+        start, support = _read(form.layout, parts, nowhere, ("int8", *FLOATS), lambda _: math.inf)
         start = start.astype(parts[REST].dtype)
         given = {form.vector: start} if form.vector else form.layout.unflatten(start)
         arrays = dict(sent) | {name: to_array(array) for name, array in given.items()}
@@ -362,12 +360,9 @@ def _reply(
     found = {name: record[name].numpy() for name in shapes if name in record}
     if {name: array.shape for name, array in found.items()} != shapes:
         raise ProtocolError(f"{OTHER_NAMES}, or their shapes are not: the ClientApp returned {sorted(record)}")
-    if not form.vector:
-        # A client that works in less precision has got a rounded model.
-        found = {name: array - given[name].astype(array.dtype) for name, array in found.items()}
-        moved = _flat(form, found)
-    else:
-        moved = found["increment"]
+    # A client that works in less precision has got a rounded model.
+    moves = {name: array - given[name].astype(array.dtype) for name, array in found.items() if name in given}
+    moved = found["increment"] if form.vector else _flat(form, moves)
     more = np.zeros(layout.size, np.bool_)
     for block in [entry.block for entry in layout.entries if entry.regularized]:
         # The largest moves off the non-zeros, none of them 0.
@@ -375,7 +370,7 @@ def _reply(
         most = form.wire.most_indices(int(support[block].sum()))
         if count := min(most, int(np.count_nonzero(sizes))):
             more[block][np.argpartition(-sizes, count - 1)[:count]] = True
-    made = _written(form, moved, support, more, form.wire.up, rng)
+    made = _written(form.layout, moved, support, more, form.wire.up, rng)
     return record_of(made | {name: array for name, array in record.items() if name not in shapes})
 
 
@@ -403,10 +398,8 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
     if SHORT not in content or not {*_PARTS} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
     parts = {name: from_array(name, arrays.pop(name)) for name in _PARTS}
-    increment, _ = _read(form, parts, support, (form.wire.up,), form.wire.most_indices)
-    plain = RecordDict(dict(content.metric_records))
-    plain["arrays"] = record_of(arrays)
-    return increment, plain
+    increment, _ = _read(form.layout, parts, support, (form.wire.up,), form.wire.most_indices)
+    return increment, RecordDict({**content.metric_records, "arrays": record_of(arrays)})
 
 
 def bytes_in(content: RecordDict) -> int:

@@ -80,29 +80,28 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     acts = ~psi.free_coordinates()
     w = np.where(acts, 0.0, run.method.retrieve(run.problem, run.state))
 
+    gradient = np.zeros(size)
+    answers = list[Answer]()
+
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
-        answers = ask(run, request, w)
+        answers[:] = ask(run, request, w)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; see `left_out`")
-        reported[:] = answers
         weights = [answer.weight for answer in answers]
-        losses = [answer.numbers["loss"] for answer in answers]
         gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
-        return run.mean.of_numbers(losses, weights), gradient[~acts]
+        return run.mean.of_numbers([answer.numbers["loss"] for answer in answers], weights), gradient[~acts]
 
-    gradient = np.zeros(size)
-    reported = list[Answer]()
-    best = np.zeros(0)
-    if not acts.all():
+    best = w[~acts]
+    if best.size:
         # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
         options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
-        best = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options).x
+        best = minimize(loss_and_gradient, best, jac=True, method="L-BFGS-B", options=options).x
     loss_and_gradient(best)
     # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
-    slopes = [gradient, *(answer.vectors["gradient"] for answer in reported)]
+    slopes = [gradient, *(answer.vectors["gradient"] for answer in answers)]
     largest, *others = (psi.strength_max(np.where(acts, own, 0.0)) for own in slopes)
-    own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, reported, strict=True))
+    own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, answers, strict=True))
     limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
     if run.options.bounds.max_ratio is not None and 0.0 < limit < largest:
         text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
@@ -355,8 +354,8 @@ class StrengthPath:
             return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
         saved = [each.path for each in options.get("callbacks") or () if isinstance(each, Checkpoint)]
         if saved or options.get("resume") is not None:
-            prefix = f"{(saved or [options['resume']])[0]} is the file of one run, and a path has many"
-            raise ConfigurationError(f"{prefix}: leave out resume and Checkpoint")
+            one = (saved or [options["resume"]])[0]
+            raise ConfigurationError(f"{one} is the file of one run, not of a path: leave out resume and Checkpoint")
         strategy = self.strategy
         before = strategy.regularizer, strategy.tables
         results = []

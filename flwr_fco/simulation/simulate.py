@@ -17,11 +17,8 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import logger, quiet
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, of_type, short, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
-from flwr_fco.simulation.grid import InProcessGrid, identity
-from flwr_fco.simulation.ray_grid import RayGrid
+from flwr_fco.simulation.grid import InProcessGrid, RayGrid, identity
 
-#: Options of Ray that are as if they were not given.
-_WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 _Found = TypeVar("_Found", covariant=True)
 
@@ -152,7 +149,7 @@ def simulate(
     # A path of runs, and Flower's wrappers for privacy, have the strategy that samples.
     _check_samples(getattr(strategy, "strategy", strategy), num_nodes)
     reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
-    given = [f"{name}={value!r}" for name, value in reserved.items() if value != _WITHOUT_RAY[name]]
+    given = [f"{name}={value!r}" for name, value in reserved.items() if value != getattr(RayGrid, name)]
     if given and engine != "ray":
         raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
     if not isinstance(initial_arrays, ArrayRecord):

@@ -134,7 +134,7 @@ def put(record, name, value):
     return lambda content: content[record].update({name: value})
 
 
-NO_INDICES = [(np.array(at, dtype=np.int32), "ascend from 0 to 4") for at in ([0, 5], [3, 3], [2**31 - 1, -(2**31)])]
+NO_INDICES = [(np.array(at, dtype=np.int32), "ascend, from 0 to 4") for at in ([0, 5], [3, 3], [2**31 - 1, -(2**31)])]
 NO_INDICES += [(AT.astype(np.int64), "int64"), *((at, "one int32 for each value") for at in (AT[:1], AT[:, None]))]
 NONE = [
     ("task", lambda c: c.pop("fco"), "comes from a strategy that is not of flwr_fco"),

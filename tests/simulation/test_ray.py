@@ -21,7 +21,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, FlwrFcoError, RunInterrupted
 from flwr_fco.regularizers import L1
 from flwr_fco.regularizers.named import FACTORIES
-from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
+from flwr_fco.simulation import InProcessGrid, RayGrid, grid, room_of
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDAGT, FedDualAvg
 
 pytest.importorskip("ray")
@@ -37,9 +37,9 @@ def on_ray(test):
 
 @pytest.fixture(scope="module")
 def ray():
-    """A Ray that several grids share, as a user's own would be."""
-    module = ray_grid.import_ray()
-    ray_grid.start_ray(module, None)
+    """A Ray that several grid share, as a user's own would be."""
+    module = grid.import_ray()
+    grid.start_ray(module, None)
     yield module
     module.shutdown()
 
@@ -144,17 +144,17 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
 @on_ray
 def test_two_programs_on_a_cluster_do_not_wait_for_each_other(ray, monkeypatch):
     """Each may have a part of the workers that it wants, and wait for what the other one has. States are restored."""
-    monkeypatch.setattr(ray_grid, "_PATIENCE", 5.0)
+    monkeypatch.setattr(grid, "_PATIENCE", 5.0)
     most = ray.cluster_resources()["CPU"] - 1.0
     refused("room for .*; take fewer", on_actors, app_of(clients()), workers=999)
     first, other = (InProcessGrid(app_of(clients()), 4) for _ in range(2))
     outcome(first, strategy(FedDAGT), start_arrays())
     saved = first.states()
-    with on_actors(app_of(clients()), workers=1, num_cpus=most), on_actors(app_of(clients()), workers=None) as grid:
-        assert grid.workers == 2
-        grid.restore(saved)
-        assert (grid.states(), len(saved)) == (saved, 4)
-        other.restore(grid.states())
+    with on_actors(app_of(clients()), workers=1, num_cpus=most), on_actors(app_of(clients()), workers=None) as there:
+        assert there.workers == 2
+        there.restore(saved)
+        assert (there.states(), len(saved)) == (saved, 4)
+        other.restore(there.states())
     assert other.states() == saved
 
 
@@ -182,8 +182,8 @@ def test_an_app_that_cannot_travel_is_refused():
 
 def test_what_a_user_has_registered_goes_to_the_actors():
     with patch.dict(FACTORIES, own=len):
-        made = ray_grid._pickled({"client_app": app_of(clients()), "num_nodes": 4})
-    ray_grid._Actor(made)
+        made = grid._pickled({"client_app": app_of(clients()), "num_nodes": 4})
+    grid._Actor(made)
     assert FACTORIES.pop("own") is len
 
 
@@ -217,12 +217,12 @@ NO_RESERVATIONS = [
 
 @pytest.mark.parametrize(("options", "message"), NO_RESERVATIONS)
 def test_what_cannot_be_reserved_is_refused_before_ray_starts(options, message, monkeypatch):
-    monkeypatch.setattr(ray_grid, "import_ray", lambda address: pytest.fail("Ray is imported"))
+    monkeypatch.setattr(grid, "import_ray", lambda address: pytest.fail("Ray is imported"))
     refused(message, simulated, strategy(), app_of(clients()), 1, **{"engine": "ray", **options})
 
 
 def test_an_address_without_a_cluster_is_an_error_at_once():
-    refused("address='ray://127.0.0.1:1': .*; expected a running", ray_grid.start_ray, None, "ray://127.0.0.1:1")
+    refused("address='ray://127.0.0.1:1': .*; expected a running", grid.start_ray, None, "ray://127.0.0.1:1")
 
 
 # --- who may use it -----------------------------------------------------------------------------------------------
@@ -265,12 +265,12 @@ def test_a_stranger_is_refused_and_who_has_the_token_is_not(tmp_path):
 def test_what_the_environment_says_stays(monkeypatch):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
-    first, second = ray_grid.token_settings(), ray_grid.token_settings()
+    first, second = grid.token_settings(), grid.token_settings()
     assert (first["RAY_AUTH_MODE"], len(first["RAY_AUTH_TOKEN"]), first == second) == ("token", 64, False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/some/file")
-    assert ray_grid.token_settings() == {"RAY_AUTH_MODE": "token"}
+    assert grid.token_settings() == {"RAY_AUTH_MODE": "token"}
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert ray_grid.token_settings() == {}
+    assert grid.token_settings() == {}
 
 
 #: Whether it demands a token, and what is said.
@@ -280,9 +280,9 @@ CLUSTERS = [(None, True, ""), (None, False, "on this machine"), ("h:1", False, "
 @pytest.mark.parametrize(("address", "demands", "said"), CLUSTERS)
 def test_where_anybody_can_run_code_it_is_said(monkeypatch, caplog, address, demands, said):
     monkeypatch.setitem(sys.modules, "ray", object())
-    monkeypatch.setattr(ray_grid, "_demands_token", lambda: demands)
+    monkeypatch.setattr(grid, "_demands_token", lambda: demands)
     before = dict(os.environ)
-    assert ray_grid.import_ray(address) is sys.modules["ray"]
+    assert grid.import_ray(address) is sys.modules["ray"]
     warnings = [record.getMessage() for record in caplog.records if "demands no token" in record.getMessage()]
     assert [said in text for text in warnings] == [True] * bool(said)
     # It is imported already: what is set now would be the raylets' alone.
