@@ -7,7 +7,6 @@ memory is the method's ``remember``, called by the client and here, with the sam
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,8 +41,6 @@ class Member(NamedTuple):
 
 _NOBODY = Member()
 _MORE = "; set TMPDIR to one on a larger disk, or give more memory: client_state=Ledger(max_bytes=...)"
-#: Some systems cannot reserve what a file is to hold.
-_reserve: Any = getattr(os, "posix_fallocate", lambda *about: None)
 
 
 class Ledger:
@@ -217,28 +214,24 @@ class Rows:
         # Open as long as the ledger: the system removes it then.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._size = size
-        self._free: list[tuple[int, Vector]] = []
-        self._rows: dict[tuple[Key, str], Vector] = {}
+        self._places: dict[tuple[Key, str], int] = {}
+        self._rows: Any = ()
 
     def put(self, name: tuple[Key, str], vector: Vector) -> Vector:
         """Write a vector into its row, over the one before; return a read-only view of it."""
-        if name not in self._rows:
-            if not self._free:
-                begin = self._file.seek(0, 2)
-                # Each of these blocks is an open file.
-                count = max(64, len(self._rows) // 4)
-                self._file.truncate(begin + 8 * self._size * count)
-                block = np.memmap(self._file, np.float64, "r+", begin, (count, self._size))
-                self._free = [(begin + 8 * self._size * i, row) for i, row in enumerate(block)]
-            begin, row = self._free.pop()
-            # To write where a full disk has no place is no error, but ends the process.
-            with in_words(f"the clients' memories do not fit into {tempfile.gettempdir()}", ConfigurationError, _MORE):
-                _reserve(self._file.fileno(), begin, 8 * self._size)
-            self._rows[name] = row
-        self._rows[name][:] = vector
-        view = self._rows[name].view()
-        view.flags.writeable = False
-        return view
+        place = self._places.setdefault(name, len(self._places))
+        if place >= len(self._rows):
+            # Each map is an open file: there are few, as each has twice as many rows.
+            count = 2 * place + 64
+            self._file.truncate(8 * self._size * count)
+            self._rows = np.memmap(self._file, np.float64, "r", shape=(count, self._size))
+        # Not into the map: where a full disk has no place, that is no error, but ends the process.
+        with in_words(f"the clients' memories do not fit into {tempfile.gettempdir()}", ConfigurationError, _MORE):
+            self._file.seek(8 * self._size * place)
+            self._file.write(vector.data)
+            self._file.flush()
+        row: Vector = self._rows[place]
+        return row
 
 
 def named(keys: Iterable[Key]) -> str:

@@ -158,10 +158,9 @@ class Nodes:
             never = getattr(grid, "num_nodes", enough) < enough
             if never or time.monotonic() > deadline:
                 within = "" if never else f" connected within node_timeout={self.timeout} seconds"
-                raise ConfigurationError(
-                    f"only {len(available)} nodes{within}, {enough} are needed; start more, or lower "
-                    "min_available_nodes, min_train_nodes and min_evaluate_nodes (of an estimator, num_clients)"
-                )
+                lower = "min_available_nodes, min_train_nodes and min_evaluate_nodes (of an estimator, num_clients)"
+                few = f"only {len(available)} nodes{within}, {enough} are needed"
+                raise ConfigurationError(f"{few}; start more, or lower {lower}")
             if said != (said := len(available)):
                 text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"
                 logger.info(text, said, enough, self.timeout)

@@ -329,8 +329,7 @@ class Run:
 
     def model_message(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
         """Return the records of a model and of the user's config, as ``FedAvg`` sends them."""
-        options = self.options
-        return RecordDict({options.arrayrecord_key: arrays.copy(), options.configrecord_key: config.copy()})
+        return RecordDict({self.options.arrayrecord_key: arrays.copy(), self.options.configrecord_key: config.copy()})
 
     def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
         """Make a point the model that the user sees."""
@@ -387,14 +386,12 @@ class Run:
             # Where psi keeps so many entries, others come up in the place of those that have become 0.
             value = np.where(target == 0.0, 0.0, value)
         worst = int(np.abs(found - target).argmax())
-        entry = layout.entry_at(worst)
-        there = f"in {entry.name!r} an entry would be {found[worst]:.6g}, not {target[worst]:.6g}"
-        raise ConfigurationError(
-            f"{who} a model that is the primal point of no dual near the present one: {there}. An entry that psi has "
-            "made 0 must stay 0 (noise on it would vanish with the next round, and a privacy claim with it), and a "
-            "constraint must hold. Change others, or what clients reply; or "
-            f"regularizer=PerParameter({{{entry.name!r}: Zero()}})"
-        )
+        name = layout.entry_at(worst).name
+        there = f"in {name!r} an entry would be {found[worst]:.6g}, not {target[worst]:.6g}"
+        why = "An entry that psi has made 0 must stay 0 (noise on it would vanish, and a privacy claim with it)"
+        advice = f"Change others, or what clients reply; or regularizer=PerParameter({{{name!r}: Zero()}})"
+        text = f"{who} a model that is the primal point of no dual near the present one: {there}"
+        raise ConfigurationError(f"{text}. {why}, and a constraint must hold. {advice}")
 
 
 # --- the model that the user sees, and what psi promises of it -------------------------------------------------------
@@ -582,7 +579,14 @@ class Watch:
         if self._too_long >= _IN_A_ROW:
             self._end(number, "the increments of half of the clients or more are far longer than at first")
         elif not skipped:
-            self._look_at(number)
+            norm = euclidean_norm(run.point)
+            if run.state.round == 1 and norm < _ABSURD:
+                self.scale = max(self.scale, norm)
+            if norm <= _GOOD * self.scale:
+                self.good, self.good_round = (run.point, run.passed), number
+            # A method whose steps each lower the objective may go far.
+            if not norm <= _TOO_LARGE * self.scale and not run.method.discloses:
+                self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
         elif run.overflowed:
             self._end(number, "the update overflows")
         elif self._alone >= _MOST_ALONE:
@@ -592,17 +596,6 @@ class Watch:
         if self._malformed >= _IN_A_ROW:
             text = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {run.left_out[-1].reason}"
             raise NothingTrainedError(f"{type(run.options).__name__}: {text}", result=self._result())
-
-    def _look_at(self, number: int) -> None:
-        run = self._run
-        norm = euclidean_norm(run.point)
-        if run.state.round == 1 and norm < _ABSURD:
-            self.scale = max(self.scale, norm)
-        if norm <= _GOOD * self.scale:
-            self.good, self.good_round = (run.point, run.passed), number
-        # A method whose steps each lower the objective may go far.
-        if not norm <= _TOO_LARGE * self.scale and not run.method.discloses:
-            self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
 
     def _end(self, number: int, reason: str, *, locally: bool = False) -> None:
         run = self._run

@@ -310,8 +310,7 @@ class CompositeStrategy(Options):
         for node_id, first in run.nodes.refused.items():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
             run.current.leave_out([(Node(node_id, first.partition_id), reason)])
-        for node in run.missing:
-            run.current.leave_out([(node, "it is not connected any more")], quiet=True)
+        run.current.leave_out([(node, "it is not connected any more") for node in run.missing], quiet=True)
         return outbox
 
     def _refuse_wrappers(self, frame: FrameType | None) -> bool:
