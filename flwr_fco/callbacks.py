@@ -25,7 +25,6 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, check_fields, checked, of_type, refusing
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.results import Number, Result
-from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.rounds import Answer
 from flwr_fco.strategies.strategy import CompositeStrategy, run_of
 
@@ -311,7 +310,7 @@ class Checkpoint(Callback):
         self.path = Path(checked("path", path, str | os.PathLike))
         if self.path.suffix != ".npz":
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
-        self._saved: Saved | None = None
+        self._saved: Any = None
         self._lock: IO[str] | None = None
         self._others = False
 
@@ -326,7 +325,6 @@ class Checkpoint(Callback):
         """
         self._saved = strategy.saved
         self.saved_round = 0
-        assert self._saved is not None
         self._take()
         self._others = self.path.exists()
         if not self._others:
@@ -369,9 +367,9 @@ class Checkpoint(Callback):
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
         saved = self._saved
+        due = last or saved.private or server_round % self.every == 0
         # A run that has done nothing does not replace the file of an earlier run with the same settings.
-        done = server_round > 0 or not self._others
-        if saved is None or not done or not (last or saved.private or server_round % self.every == 0):
+        if not due or (server_round == 0 and self._others):
             return
         try:
             saved.save(self.path)

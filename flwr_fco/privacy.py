@@ -394,9 +394,8 @@ class PrivateMean:
         else:
             blocks = self.accountant.separation
             self._asked = set(self.order[self.round % blocks :: blocks])
-        blocks_of = {"": slice(None)}
-        if isinstance(privacy.clip, Mapping):
-            blocks_of = {entry.name: entry.block for entry in layout.optimized}
+        named = {entry.name: entry.block for entry in layout.optimized}
+        blocks_of = named if isinstance(privacy.clip, Mapping) else {"": slice(None)}
         if blocks_of.keys() != privacy.clips.keys():
             raise ConfigurationError(f"clip={privacy.clip!r}; expected a bound for each of {', '.join(blocks_of)}")
         self._bounds = [(blocks_of[name], bound) for name, bound in privacy.clips.items()]
@@ -438,8 +437,7 @@ class PrivateMean:
             The replies that count.
         """
         if self._asked is None:
-            prefix = "the replies of a private round are aggregated once; call configure_train before aggregate_train"
-            raise ConfigurationError(prefix)
+            raise ConfigurationError("the replies of a private round are aggregated once; call configure_train first")
         total = np.zeros(self._problem.layout.size)
         left = set(self._asked)
         for up in uplinks:

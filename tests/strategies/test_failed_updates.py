@@ -98,7 +98,7 @@ ODD_FUNCTIONS = [
     ("aggregate", lambda state: state._replace(round=0), "expected a DualState whose round is 1"),
     ("retrieve", lambda primal: primal[:-1], r"retrieve returned an array of shape \(6,\); .*\(7,\)"),
     ("retrieve", lambda primal: None, "retrieve returned None; expected an array"),
-    ("metrics", lambda found: None, r"DualAveraging.metrics\(problem, state\)=None .*; expected a Mapping"),
+    ("metrics", lambda found: None, r"DualAveraging.metrics\(problem, state\)=None .*; expected a mapping"),
     ("metrics", lambda found: {"size": "small"}, r"DualAveraging.metrics.* holds what is no number.*'str'"),
     ("shapes", lambda found: {"increment": 7}, "shapes returned .*; expected shapes by name"),
     ("setting", lambda found: None, r"setting\(given, state\)=None .*; expected a Setting"),
