@@ -207,8 +207,7 @@ def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> di
     value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError(f"it holds {of_type(value)}, expected an object {{...}}")
-    if kinds is None:
-        return value
+    kinds = dict.fromkeys(value, Any) if kinds is None else kinds
     if value.keys() != kinds.keys():
         raise ValueError(f"it has {', '.join(map(repr, value)) or 'nothing'}, expected {', '.join(kinds)}")
     return {name: checked(name, value[name], kind) for name, kind in kinds.items()}

@@ -21,6 +21,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
 Vector = NDArray[np.float64]
+Patterns = str | Sequence[str]
 
 #: Arrays that are statistics of the data, not parameters: PyTorch's batch normalisation buffers.
 PASS_THROUGH = ("*running_mean", "*running_var", "*num_batches_tracked")
@@ -169,11 +170,7 @@ class Layout:
 
     @classmethod
     def from_arrays(
-        cls,
-        arrays: Mapping[str, ArrayLike],
-        *,
-        apply_to: str | Sequence[str] | None = None,
-        pass_through: str | Sequence[str] = PASS_THROUGH,
+        cls, arrays: Mapping[str, ArrayLike], *, apply_to: Patterns | None = None, pass_through: Patterns = PASS_THROUGH
     ) -> Layout:
         """Return the layout of a dictionary of arrays.
 
@@ -208,7 +205,7 @@ class Layout:
             raise ValueError(f"no floating-point array to optimise among {sorted(arrays)}; pass the model's parameters")
         return layout.applying(apply_to)
 
-    def applying(self, apply_to: str | Sequence[str] | None) -> Layout:
+    def applying(self, apply_to: Patterns | None) -> Layout:
         """Return the layout whose regularizer acts on what `apply_to` names, as in :meth:`from_arrays`."""
         if apply_to is not None:
             return self.regularizing(matching(list(self.shapes), apply_to))
@@ -263,13 +260,13 @@ class Layout:
             If an array is missing or has another shape.
         """
         vector = np.empty(self.size)
-        for entry in self.optimized:
-            if entry.name not in arrays:
-                raise ValueError(f"array {entry.name!r} is missing; got {sorted(arrays)}")
-            array = np.asarray(arrays[entry.name])
-            if array.shape != entry.shape:
-                raise ValueError(f"array {entry.name!r} has shape {array.shape}, expected {entry.shape}")
-            vector[entry.block] = array.reshape(-1)
+        for name, place in self.views(vector).items():
+            if name not in arrays:
+                raise ValueError(f"array {name!r} is missing; got {sorted(arrays)}")
+            array = np.asarray(arrays[name])
+            if array.shape != place.shape:
+                raise ValueError(f"array {name!r} has shape {array.shape}, expected {place.shape}")
+            place[...] = array
         return vector
 
     def unflatten(self, vector: Vector) -> dict[str, NDArray[Any]]:
@@ -386,7 +383,7 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
     return dict(given)
 
 
-def matching(names: Sequence[str], patterns: str | Sequence[str], option: str = "apply_to") -> set[str]:
+def matching(names: Sequence[str], patterns: Patterns, option: str = "apply_to") -> set[str]:
     """Return the names that match a pattern; one that matches none is an error, which names the option."""
     matched = set[str]()
     for pattern in (patterns,) if isinstance(patterns, str) else checked(option, patterns, Sequence[str]):

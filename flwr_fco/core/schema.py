@@ -79,10 +79,9 @@ def difference(site: str, names: Names, others: str, theirs: Names, *, classes: 
     >>> difference("node 2", ("bmi", "age"), "node 1", ("age", "bmi"), classes=False)
     "node 2 has its columns in another order than node 1: the first that differs is 'bmi', there 'age'"
     """
-    prefix = "classes" if classes else "columns"
+    kind = "classes" if classes else "columns"
     if names is None or theirs is None:
-        silent = site if names is None else others
-        return f"{site} has other {prefix} than {others}, and {silent} has not said which"
+        return f"{site} has other {kind} than {others}, and {site if names is None else others} has not said which"
     if classes:
         return f"{site} has the classes {listed(names)}, {others} {listed(theirs)}"
     here, there = set(names), set(theirs)
@@ -122,10 +121,9 @@ class Scales:
 
     def __init__(self, d: int) -> None:
         self.d = d
-        self._low = np.full(d, np.inf)
-        self._high = np.zeros(d)
-        self._low_at = np.full(d, "", object)
-        self._high_at = np.full(d, "", object)
+        #: The largest of each column, and the smallest as a negative number; and whose they are.
+        self._ends = np.outer((0.0, -np.inf), np.ones(d))
+        self._at = np.full((2, d), "", object)
         self._reported = np.zeros(d, bool)
         self._far = 0.0, ""
 
@@ -142,19 +140,15 @@ class Scales:
             How far from 0 the columns are together.
         """
         self._far = max(self._far, (0.5 * size, f"the columns are together more than {size:g} from 0 at {site}"))
-        if deviations.shape != self._low.shape:
-            return
-        for extreme, at, beyond in (
-            (self._low, self._low_at, (deviations > 0.0) & (deviations < self._low)),
-            (self._high, self._high_at, deviations > self._high),
-        ):
-            extreme[beyond] = deviations[beyond]
-            at[beyond] = site
+        if deviations.shape == (self.d,):
+            ends = np.array([deviations, np.where(deviations > 0.0, -deviations, -np.inf)])
+            beyond = ends > self._ends
+            self._ends[beyond], self._at[beyond] = ends[beyond], site
 
     @property
     def largest(self) -> float:
         """The largest of all columns."""
-        return float(self._high.max())
+        return float(self._ends[0].max())
 
     def apart(self, names: Sequence[str], rate: float) -> str:
         """Return in words that the largest column has 100 times the median deviation, or what steps are too long for.
@@ -170,10 +164,11 @@ class Scales:
         rate : float
             The clients' step size, 0 if it is not known.
         """
-        largest, known = int(self._high.argmax()), self._high[self._high > 0.0]
+        high = self._ends[0]
+        largest, known = int(high.argmax()), high[high > 0.0]
         middle = float(np.median(known)) if known.size else 0.0
         prefix = f"{printable(names[largest][:_LETTERS])} has a standard deviation of {self.largest:.3g} at"
-        size, prefix = max((self.largest, f"{prefix} {self._high_at[largest]}"), self._far)
+        size, prefix = max((self.largest, f"{prefix} {self._at[0, largest]}"), self._far)
         # The square of what a client makes up may be no number.
         long = math.sqrt(rate) * size > _LONG
         if not long and not size > _FAR * middle > 0.0:
@@ -192,13 +187,13 @@ class Scales:
         names : sequence of str, length d
             Names of the columns.
         """
-        wrong = np.flatnonzero((self._high > _UNITS * self._low) & ~self._reported)
+        high, low = self._ends[0], -self._ends[1]
+        wrong = np.flatnonzero((high > _UNITS * low) & ~self._reported)
         if not wrong.size:
             return ""
         self._reported[wrong] = True
         about = [
-            f"{printable(names[j][:_LETTERS])} ({self._low[j]:.3g} at {self._low_at[j]}, "
-            f"{self._high[j]:.3g} at {self._high_at[j]})"
+            f"{printable(names[j][:_LETTERS])} ({low[j]:.3g} at {self._at[1, j]}, {high[j]:.3g} at {self._at[0, j]})"
             for j in wrong[:_SHOWN]
         ]
         more = f", and {wrong.size - _SHOWN} more" if wrong.size > _SHOWN else ""
