@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet, single_threaded_blas
 from flwr_fco.models import read_text, write_file
 from flwr_fco.strategies import STRATEGIES, Trimmed
 

@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_fco.core.logs import logger
+from flwr_fco.core.computing import logger
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, check_fields, checked, of_type, refusing
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.results import Number, Result

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from flwr_fco.core.files import json_object, parse_json, read_json, read_npz, read_text, write_file, write_npz
-from flwr_fco.core.logs import printable
-from flwr_fco.core.validation import of_type
+from flwr_fco.core.validation import of_type, printable
 from flwr_fco.errors import ConfigurationError
 
 __all__ = ["json_object", "load_npz", "parse_json", "printable", "read_json", "read_npz", "read_text", "save_npz"]

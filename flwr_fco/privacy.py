@@ -31,8 +31,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from flwr_fco.algorithms.contract import Problem
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector, dense
-from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, PART, POSITIVE, Choice, checked
 from flwr_fco.errors import ConfigurationError, installed
 from flwr_fco.messages.protocol import Node, Uplink

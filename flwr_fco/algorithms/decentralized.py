@@ -47,8 +47,8 @@ from scipy.sparse.csgraph import connected_components
 from flwr_fco.algorithms.contract import Algorithm, Change, Client, Downlink, Memory, Moved, Problem, Replies, Sent, To
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, consensus_error, effective_mixing, root_mean_square_norm

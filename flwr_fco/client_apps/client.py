@@ -28,9 +28,8 @@ from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
 from flwr_fco.certificates import LARGEST_LOSS, reported_at
 from flwr_fco.client_apps.disclosure import Disclosure, answered
-from flwr_fco.core.computing import own_turn, random_generator, single_threaded_blas
+from flwr_fco.core.computing import logger, own_turn, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
-from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, describe, of_type, takes
 from flwr_fco.engines.client import answer as run_half

@@ -19,8 +19,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
-from flwr_fco.core.logs import logger, printable
-from flwr_fco.core.validation import AT_LEAST_ONE, Choice
+from flwr_fco.core.computing import logger
+from flwr_fco.core.validation import AT_LEAST_ONE, Choice, printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
 from flwr_fco.objectives import Linear, Objective
 from flwr_fco.work import FirstOrder

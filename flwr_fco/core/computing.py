@@ -1,7 +1,8 @@
-"""What a computation is bound to: one BLAS thread, as the order of a sum changes bits, and one generator."""
+"""What a computation is bound to: one BLAS thread, as the order of a sum changes bits, one generator, Flower's log."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -92,6 +93,18 @@ def _limited() -> Iterator[None]:
             # Whoever set a limit first is the only one who may, until a block of his ends.
             with libraries.limit():
                 pass
+
+
+# --- Flower's log, without Flower: it is found by its name ------------------------------------------------------------
+
+
+logger = logging.getLogger("flwr")
+_levels: list[Any] = []
+
+
+def quiet(level: int = logging.WARNING) -> AbstractContextManager[None]:
+    """Raise Flower's logger to a level for a block."""
+    return temporarily(_levels, lambda: logger.level, logger.setLevel, max(level, logger.level))
 
 
 # --- generators -------------------------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from flwr_fco.core.logs import printable
-from flwr_fco.core.validation import checked, of_type
+from flwr_fco.core.validation import checked, of_type, printable
 from flwr_fco.errors import ConfigurationError
 
 FilePath = str | os.PathLike[str]

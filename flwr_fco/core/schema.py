@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable
+from flwr_fco.core.validation import printable
 
 Names = tuple[str, ...] | None
 

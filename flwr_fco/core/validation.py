@@ -1,4 +1,4 @@
-"""A single type checker for all named user input: options, settings, run configs, command lines."""
+"""A single type checker for all named user input: options, settings, run configs, command lines; texts of errors."""
 
 from __future__ import annotations
 
@@ -52,6 +52,25 @@ def short(value: object, most: int = 100) -> str:
 
 def _is_array(value: object) -> bool:
     return isinstance(getattr(value, "shape", None), tuple) and not isinstance(value, np.generic)
+
+
+def printable(text: str) -> str:
+    r"""Return a text on one line without characters that a terminal, a table or a browser would obey.
+
+    Control characters, line ends and marks that turn the direction of writing are escaped as Python writes them.
+
+    Parameters
+    ----------
+    text : str
+        What somebody else has said: a client's error, the name of a metric, a line of a file.
+
+    Examples
+    --------
+    >>> print(printable("a\x1b[2Kb\nINFO: all is well\u202e!"))
+    a\x1b[2Kb\nINFO: all is well\u202e!
+    """
+    plain = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(plain)
 
 
 def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None = None) -> Any:

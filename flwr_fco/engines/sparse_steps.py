@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import SparseVector, Vector
-from flwr_fco.core.logs import logger
 from flwr_fco.kernels.dual_averaging import NOTHING, lazy_dual_averaging
 from flwr_fco.kernels.prox import grouped, separable, taken
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors

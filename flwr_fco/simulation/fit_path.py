@@ -28,8 +28,8 @@ from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
 from flwr_fco.algorithms.newton.path import chosen, errors_of, models_of
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request, check_held_out
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import checked, plain
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import model_record, model_vector

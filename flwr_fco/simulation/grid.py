@@ -26,8 +26,7 @@ from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract import methods, register
 from flwr_fco.client_apps.client import Client, TaskApp
-from flwr_fco.core.computing import single_threaded_blas, temporarily
-from flwr_fco.core.logs import logger
+from flwr_fco.core.computing import logger, single_threaded_blas, temporarily
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, of_type
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError, advice_on, in_words, installed

@@ -13,8 +13,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.client import forget_objectives
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import logger, quiet
+from flwr_fco.core.computing import logger, quiet, single_threaded_blas
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, of_type, short, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, RayGrid, identity

@@ -15,8 +15,8 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm, Change
 from flwr_fco.algorithms.contract.replies import weighted_sum
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import SparseVector, Vector
-from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.arrays import stamp_of
 from flwr_fco.messages.protocol import Downlink, Node, Uplink

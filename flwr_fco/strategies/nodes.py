@@ -15,8 +15,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
-from flwr_fco.core.computing import random_generator
-from flwr_fco.core.logs import logger
+from flwr_fco.core.computing import logger, random_generator
 from flwr_fco.core.schema import Names, Scales, difference, listed
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError

@@ -13,8 +13,8 @@ import numpy as np
 
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.certificates import Certificate, Request, certificate
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector, all_finite, dense
-from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, NoAnswerError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question, Uplink
 from flwr_fco.messages.records import QUESTIONS, addressed, decode_answer, encode_question, is_number

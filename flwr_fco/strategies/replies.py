@@ -18,9 +18,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr_fco.algorithms.contract import AtMost
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, euclidean_norm
-from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import listed
+from flwr_fco.core.validation import printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of, model_vector
 from flwr_fco.messages.protocol import MemoryLostError, Node, Uplink

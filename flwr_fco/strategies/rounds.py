@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from flwr_fco.core.logs import logger
+from flwr_fco.core.computing import logger
 from flwr_fco.core.validation import of_type, plain, short, takes
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, in_words
 from flwr_fco.messages.records import Outbox

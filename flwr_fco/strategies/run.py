@@ -16,8 +16,8 @@ from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting, ch
 from flwr_fco.algorithms.contract.choices import Last, Trimmed
 from flwr_fco.algorithms.contract.replies import Mean, Momentum
 from flwr_fco.algorithms.decentralized import Graph
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, Vector, all_finite, dense, euclidean_norm
-from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import listed
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, in_words

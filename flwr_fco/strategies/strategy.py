@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.algorithms.decentralized import Graph
-from flwr_fco.core.logs import logger
+from flwr_fco.core.computing import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import Node, Uplink

@@ -16,9 +16,8 @@ from flwr_fco.algorithms.contract import Algorithm, Problem, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.computing import logger, single_threaded_blas
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector, all_finite, euclidean_norm, is_shorter
-from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.messages.protocol import Downlink, MemoryLostError, Node, Uplink

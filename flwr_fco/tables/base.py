@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
+from flwr_fco.core.computing import quiet
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import quiet
 from flwr_fco.core.schema import Names, Scales, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError

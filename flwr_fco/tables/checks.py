@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from flwr_fco.core.logs import printable
+from flwr_fco.core.validation import printable
 from flwr_fco.messages.protocol import Answer
 
 #: Chance of a warning, and of an error, in a federation of honest sites.

@@ -25,11 +25,11 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.computing import logger
 from flwr_fco.core.files import read_text
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import is_missing, listed, undated
-from flwr_fco.core.validation import POSITIVE, Choice, of_type, refusing
+from flwr_fco.core.validation import POSITIVE, Choice, of_type, printable, refusing
 from flwr_fco.errors import ConfigurationError, PublicError, installed
 
 #: Transformations of a number, and the smallest one of which each is known.

@@ -15,8 +15,8 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.client import answers_to
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import is_missing
+from flwr_fco.core.validation import printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question
 from flwr_fco.objectives import CoxRegression

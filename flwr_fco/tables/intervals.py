@@ -16,8 +16,7 @@ from scipy import stats
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable
-from flwr_fco.core.validation import Choice
+from flwr_fco.core.validation import Choice, printable
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
-from flwr_fco.core.logs import printable
+from flwr_fco.core.validation import printable
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import frame_of
 from flwr_fco.tables.intervals import CLASSES, COMPARED, ESTIMATED, SQUARES, Table

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.client_apps.client import answers_to, forget_objectives
-from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.computing import quiet, single_threaded_blas
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable, quiet
 from flwr_fco.core.schema import names_of
+from flwr_fco.core.validation import printable
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.messages.protocol import Answer, Described, Question
 from flwr_fco.objectives import CoxRegression, Linear, Objective

@@ -12,7 +12,7 @@ from problems import CONSTANTS, SADDLE, app_of, by_class, clients, fitting, kind
 
 from flwr_fco.client_apps import Disclosure, client, client_app
 from flwr_fco.client_apps.disclosure import plain
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, PLAN, QUESTIONS, TABLE, addressed, encode_question

@@ -18,8 +18,8 @@ from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limi
 
 from flwr_fco.algorithms.contract.replies import Mean, weighted_sum
 from flwr_fco.core import computing
+from flwr_fco.core.computing import logger, quiet
 from flwr_fco.core.layout import Layout, SparseVector, dense
-from flwr_fco.core.logs import logger, quiet
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked, describe
 from flwr_fco.errors import FlwrFcoError, SpecError

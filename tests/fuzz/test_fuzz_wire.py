@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from newton import sites
 from problems import FEATURES, D, answered, app_of, clients, first_message, simulated, zeros
 
+from flwr_fco.core.computing import quiet
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.logs import quiet
 from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.arrays import from_array

@@ -16,7 +16,7 @@ from problems import Foreign, after, app_of, by_class, changed, clients, outcome
 
 from flwr_fco.algorithms import Moved
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.errors import ClientError, NothingTrainedError, RunInterrupted
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1

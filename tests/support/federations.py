@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from faults import FaultyGrid, altered
 
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
 

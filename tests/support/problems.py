@@ -10,8 +10,7 @@ from scipy import sparse
 
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet, single_threaded_blas
 from flwr_fco.engines import Minimum
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Layout, LeastSquares, Objective

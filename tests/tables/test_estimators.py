@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_fco import tables
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.messages.records import TABLE
 from flwr_fco.models import load_npz, save_npz
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression

@@ -25,7 +25,7 @@ from sklearn.linear_model import Lasso
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, PublicError
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression

@@ -10,7 +10,7 @@ from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, stra
 from flwr.app import Array, ArrayRecord, MetricRecord
 from problems import FEATURES, D, app_of, arrays_of, clients, crossed, flat, foreign_app, run, simulated, start_arrays
 
-from flwr_fco.core.logs import printable
+from flwr_fco.core.validation import printable
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.strategies import Bounds, DFedDA, Epochs, Everyone, FedDAGT, FedDualAvg, FedMid, Participation, Steps
 from flwr_fco.strategies.replies import LONGEST_NAME, MOST_METRICS, MOST_NUMBERS

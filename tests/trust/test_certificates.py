@@ -10,7 +10,7 @@ from newton import sites
 from problems import Reporting, app_of, crossed, flat, numpy_of, simulated, start_arrays, zeros
 
 from flwr_fco.callbacks import EarlyStopping
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1

@@ -5,8 +5,7 @@ import pytest
 from adversarial_clients import make
 from problems import REPRESENTATIVES, SADDLE, app_of, simulated, zeros
 
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet, single_threaded_blas
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, Poisson
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import STRATEGIES, Bounds, Epochs, FedDAGT, FedDR, FedDualAvg, MultistepReFedDAGT, Stage, Steps

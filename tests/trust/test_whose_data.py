@@ -10,7 +10,7 @@ from faulty import Faulty, changing, error, says, silent, start_on, strategy, wi
 from problems import app_of, clients, flat, foreign, optimum, refused, run, start_arrays
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.logs import quiet
+from flwr_fco.core.computing import quiet
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid

@@ -32,8 +32,8 @@ from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract import Replies
 from flwr_fco.algorithms.newton.model import Indices
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, is_shorter
-from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective, num_intercepts

@@ -48,8 +48,8 @@ from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import Indices, Matrix, whole_groups
 from flwr_fco.certificates import FACTORS, FACTS, NUMBERS, check_hessian, free_intercepts
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, NonZeros, Vector
-from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts

@@ -46,8 +46,8 @@ from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, 
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, Indices, Matrix, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, least_of
+from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import NonZeros, Vector, dense
-from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Uplink
 from flwr_fco.objectives.base import Objective
