@@ -314,7 +314,7 @@ class Saved:
         for name, history in self._histories.items():
             kind: Any = dict if name == "callbacks" else MetricRecord
             lines = map(json.loads, tree["histories"][name].splitlines())
-            history.update({number: kind(row) for number, row in lines})
+            history.update({int(number): kind(row) for number, row in lines})
         if tree["nodes"] and hasattr(run.grid, "restore"):
             run.grid.restore(tree["nodes"])
         self._of_callbacks = tree["callbacks"]
