@@ -36,7 +36,7 @@ Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,7 +50,7 @@ from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Node, Uplink
+from flwr_fco.messages.protocol import Node
 from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, consensus_error, effective_mixing, root_mean_square_norm
 
 Matrix = NDArray[np.float64]
@@ -80,8 +80,7 @@ class Graph:
             prefix = f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}"
             others = "a Topology of flwr_fco.topology, which takes networkx's graphs, or a gossip matrix"
             raise ConfigurationError(f"{prefix}, {others}")
-        given: Any = mixing
-        self.mixing: Topology | str = given if isinstance(given, Topology | str) else Topology("matrix", given)
+        self.mixing = mixing if isinstance(mixing, Topology | str) else Topology("matrix", np.asarray(mixing))
         self.rows: dict[tuple[int, int], int] = {}
         self.gone: set[int] = set()
         #: The graph; None while only its name is known.
@@ -129,8 +128,10 @@ class Graph:
         return left
 
     def members(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return the nodes that have a row."""
+        """Return the nodes that have a row; one that is silent is asked again, and may answer."""
         members = [node for node in nodes if node.key in self.rows]
+        if nodes and not members and len(self.gone) == len(self.rows):
+            raise ConfigurationError("no node of the graph is left; expected those of round 1, by their partition-ids")
         if len(members) < len(nodes):
             logger.warning("%s nodes have no place in the graph and are not asked", len(nodes) - len(members))
         return members
@@ -170,20 +171,19 @@ class Graph:
         rows = [i if u.node is None else self.rows.get(u.node.key, i) for i, u in enumerate(uplinks)]
         return rows, effective_mixing(topology.mixing, set(range(topology.num_nodes)) - set(rows))
 
-    def increments(self, uplinks: Iterable[Uplink], rows: Sequence[int], *, normalize: bool) -> tuple[Matrix, Vector]:
+    def increments(self, uplinks: Replies, rows: Sequence[int], *, normalize: bool) -> tuple[Matrix, Vector]:
         """Return the nodes' increments as rows, scaled to equal work, and the elapsed time; zeros of missing nodes.
 
         Parameters
         ----------
-        uplinks : sequence of Uplink
+        uplinks : Replies
             Those of the round, with weights.
         rows : sequence of int
             Rows of the uplinks.
         normalize : bool
             Whether all nodes are scaled to the same work.
         """
-        uplinks = list(uplinks)
-        factors, _ = Mean(normalize).factors(uplinks)
+        factors, _ = Mean(normalize).factors([*uplinks])
         pairs = [*zip(factors, uplinks, strict=True)]
         increments = self.spread(rows, [factor * uplink.vectors["increment"] for factor, uplink in pairs])
         return increments, self.spread(rows, [factor * uplink.step_sizes for factor, uplink in pairs])

@@ -101,10 +101,8 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
     work = fco.Steps(4, batch_size=batch_size)
     more = {**OPTIONS, "regularizer": psi, "work": work, "mirror_map": fco.PNorm(3.0), "server_lr": 0.7}
     for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, fco.FedDA), (DReFedDAGT, fco.ReFedDAGT)]:
-        a = graph(mixing="complete", **more)
-        b = central(**more)
-        run(a, clients(EQUAL), 20)
-        run(b, clients(EQUAL), 20)
+        for own in (a := graph(mixing="complete", **more), b := central(**more)):
+            run(own, clients(EQUAL), 20)
         assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
 
 
@@ -120,9 +118,11 @@ def test_a_graph_of_another_size_is_refused_and_one_that_falls_apart_named(caplo
     with pytest.raises(ConfigurationError, match="3 nodes, but 4"):
         run(DFedDA(mixing=topology.chain(3), **OPTIONS), clients(EQUAL), 1)
     graph = DFedDA(mixing="star").prepare(start_arrays()).graph
-    for first in (0, 1):
+    for first in (0, 1, 5):
         graph.notice([Node(m, m) for m in range(first, 5)])
     assert "nodes [0] of the graph have left, or do not answer; the others are 4 parts" in caplog.text
+    with pytest.raises(ConfigurationError, match="no node of the graph is left"):
+        graph.members([Node(m, m) for m in range(5, 10)])
 
 
 def check_sums(strategy, grid, number, metrics):
