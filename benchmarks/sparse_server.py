@@ -31,9 +31,8 @@ from threadpoolctl import threadpool_limits
 from flwr_fco import FedDualAvg
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import SparseVector
-from flwr_fco.messages.arrays import to_array
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.messages.records import decode_uplink, encode_uplink, partition_reply
+from flwr_fco.messages.records import decode_uplink, encode_uplink, partition_reply, to_array
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT, Steps

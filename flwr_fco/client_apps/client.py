@@ -35,8 +35,8 @@ from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, describe, of
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
-from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
 from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Question, Uplink
+from flwr_fco.messages.records import digest_of, model_vector, pack, record_of, stamp_of
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise

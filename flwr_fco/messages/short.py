@@ -34,8 +34,8 @@ from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked, refusing
 from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError, in_words
-from flwr_fco.messages.arrays import FLOATS, OTHER_NAMES, check_array, from_array, record_of, to_array
-from flwr_fco.messages.records import only, partition_of
+from flwr_fco.messages import records
+from flwr_fco.messages.records import FLOATS, check_array, from_array, record_of, to_array
 
 #: The record that says what the arrays of a short message are.
 SHORT = "fco-short"
@@ -342,8 +342,9 @@ class short_mod(Choice):
         # A handler that returns nothing is silent in Flower.
         answered = reply is not None and reply.has_content() and message.metadata.message_type.startswith("train")
         if answered and len(reply.content.array_records) == 1:
+            partition = records.partition_of(context)
             with in_words("the message's round cannot be read"):
-                rng = random_generator(form.seed, int(message.metadata.group_id), partition_of(context), _ROUNDING)
+                rng = random_generator(form.seed, int(message.metadata.group_id), partition, _ROUNDING)
             ((name, record),) = reply.content.array_records.items()
             reply.content[name] = _reply(form, record, given, support, rng)
             # Those of a client that returns what it was sent have the same names.
@@ -359,7 +360,7 @@ def _reply(
     shapes = {"increment": (layout.size,)} if form.vector else layout.shapes
     found = {name: record[name].numpy() for name in shapes if name in record}
     if {name: array.shape for name, array in found.items()} != shapes:
-        raise ProtocolError(f"{OTHER_NAMES}, or their shapes are not: the ClientApp returned {sorted(record)}")
+        raise ProtocolError(f"{records.OTHER_NAMES}, or their shapes are not: the ClientApp returned {sorted(record)}")
     # A client that works in less precision has got a rounded model.
     moves = {name: array - given[name].astype(array.dtype) for name, array in found.items() if name in given}
     moved = found["increment"] if form.vector else _flat(form, moves)
@@ -394,7 +395,7 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
     ProtocolError
         If it is no short message of this form.
     """
-    arrays = dict(only(ArrayRecord, content))
+    arrays = dict(records.only(ArrayRecord, content))
     if SHORT not in content or not {*_PARTS} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
     parts = {name: from_array(name, arrays.pop(name)) for name in _PARTS}

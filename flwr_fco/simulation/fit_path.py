@@ -32,9 +32,8 @@ from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked, plain
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.arrays import model_record, model_vector
 from flwr_fco.messages.protocol import Answer
-from flwr_fco.messages.records import EXAMPLES
+from flwr_fco.messages.records import EXAMPLES, model_record, model_vector
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, frame_of
 from flwr_fco.simulation.simulate import simulate

@@ -18,8 +18,8 @@ from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.errors import ConfigurationError, in_words
-from flwr_fco.messages.arrays import stamp_of
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
+from flwr_fco.messages.records import stamp_of
 
 #: Replies of a client that are known again.
 _SENT = 16

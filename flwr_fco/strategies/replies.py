@@ -23,9 +23,9 @@ from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, euclidean_
 from flwr_fco.core.schema import listed
 from flwr_fco.core.validation import printable
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, check_passed, digest_of, model_vector
+from flwr_fco.messages import records
 from flwr_fco.messages.protocol import MemoryLostError, Node, Uplink
-from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, Inbox, are_numbers, decode_uplink, is_number, only
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, FLOATS, NOT_FINITE, STEPS, Inbox, check_array, is_number, only
 from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.work import FirstOrder, Minimise, Work
 
@@ -309,7 +309,7 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
             raise ProtocolError(f"array {name!r} holds {bad} {NOT_FINITE}" if bad else f"array {name!r} overflows")
         norms[name] = norm
     if up.pass_through:
-        check_passed(layout, up.pass_through)
+        records.check_passed(layout, up.pass_through)
     return norms
 
 
@@ -341,7 +341,7 @@ def check_metrics(metrics: Mapping[str, Any], needed: Container[str], node: Node
         if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
             expected = f"expected a name of at most {LONGEST_NAME} printable characters"
             raise ProtocolError(f"it reports a metric {name!r:.100}, {expected}")
-        if are_numbers(value):
+        if records.are_numbers(value):
             kept[name] = value
         elif name in needed:
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
@@ -479,7 +479,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink:
         examples = run.weight(node, examples)
     if run.roll is not None:
         check_weight(run, node, examples, up.examples)
-    digest = up.digest if up.digest or run.ledger is None else digest_of(up.vectors, up.elapsed)
+    digest = up.digest if up.digest or run.ledger is None else records.digest_of(up.vectors, up.elapsed)
     return up._replace(node=node, examples=examples, digest=digest, norms=norms)
 
 
@@ -492,7 +492,7 @@ def _uplink(run: Any, said: Any) -> Uplink | None:
         increment, said = read_reply(form, support, said)
     if run.options._unmodified:
         return _model_of(run, said, increment)
-    up = decode_uplink(said, run.problem.layout.size, run.current.shapes)
+    up = records.decode_uplink(said, run.problem.layout.size, run.current.shapes)
     return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 
 
@@ -514,7 +514,7 @@ def _model_of(run: Any, content: RecordDict, increment: Vector | None = None) ->
     arrays = only(ArrayRecord, content)
     if increment is None:
         sent: Vector = run.last()[0]
-        increment, passed = model_vector(layout, arrays)
+        increment, passed = records.model_vector(layout, arrays)
         for entry in layout.optimized:
             # A client that works in less precision than the server has got a rounded model.
             increment[entry.block] -= sent[entry.block].astype(arrays[entry.name].dtype)
@@ -522,7 +522,7 @@ def _model_of(run: Any, content: RecordDict, increment: Vector | None = None) ->
             # This loses less than the models have lost already, and halves the size.
             increment = increment.astype(np.float32)
     else:
-        passed = model_vector(Layout(layout.passed_through), arrays)[1]
+        passed = records.model_vector(Layout(layout.passed_through), arrays)[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
     # As with FedAvg, a client need not say more than its weight.
     examples = metrics.pop(EXAMPLES, metrics.get(options.weighted_by_key))

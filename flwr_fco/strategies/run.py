@@ -21,8 +21,8 @@ from flwr_fco.core.layout import Layout, Vector, all_finite, dense, euclidean_no
 from flwr_fco.core.schema import listed
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, in_words
-from flwr_fco.messages.arrays import NOT_FINITE, layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
+from flwr_fco.messages.records import NOT_FINITE, layout_of, model_record, model_vector
 from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero

@@ -19,9 +19,8 @@ from flwr_fco.core.computing import quiet
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
-from flwr_fco.messages.arrays import from_array
 from flwr_fco.messages.protocol import Plan, Question
-from flwr_fco.messages.records import QUESTIONS, encode_question
+from flwr_fco.messages.records import QUESTIONS, encode_question, from_array
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball, PerParameter, Regularizer, Zero

@@ -12,9 +12,8 @@ from problems import arrays_of, refused
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector
 from flwr_fco.errors import ProtocolError, SpecError
 from flwr_fco.messages import records
-from flwr_fco.messages.arrays import digest_of, from_array, model_record, model_vector, to_array
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Plan, Question, Uplink
-from flwr_fco.messages.records import decode_downlink, decode_uplink, encode_uplink
+from flwr_fco.messages.records import decode_downlink, decode_uplink, digest_of, encode_uplink, from_array, model_vector
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, GroupLasso, PerParameter, Regularizer
 from flwr_fco.work import Epochs, Steps
@@ -286,18 +285,18 @@ SAMPLES += [np.array([True, False]), np.arange(4, dtype=np.float16), np.arange(4
 
 @pytest.mark.parametrize("array", SAMPLES)
 def test_arrays_are_flowers_to_the_byte(array):
-    assert vars(to_array(array)) == vars(Array(array))
+    assert vars(records.to_array(array)) == vars(Array(array))
     layout = Layout.from_arrays({"x": array, "w": np.zeros(1)})
     trained = array.dtype.kind == "f"
     vector = np.concatenate([array.astype(float).ravel() if trained else [], [0.0]])
-    ours = model_record(layout, vector, {} if trained else {"x": array})["x"]
+    ours = records.model_record(layout, vector, {} if trained else {"x": array})["x"]
     assert ours == Array(array)
     assert ours.data == Array(array).data
 
 
 @pytest.mark.parametrize("array", [np.eye(2, 3, order="F"), np.arange(3, dtype=">f8"), np.arange(6.0)[::2]])
 def test_an_array_of_another_order_is_written_in_the_usual_one(array):
-    found = to_array(array).numpy()
+    found = records.to_array(array).numpy()
     np.testing.assert_array_equal(found, array)
     assert found.flags.c_contiguous
     assert found.dtype.isnative
