@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import SparseVector, Vector
 from flwr_fco.kernels.dual_averaging import NOTHING, lazy_dual_averaging
-from flwr_fco.kernels.prox import grouped, separable, taken
+from flwr_fco.kernels.prox import at, grouped, separable
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
 from flwr_fco.objectives.base import Batch, Objective
@@ -88,7 +88,7 @@ class Shard:
             Whether psi acts.
         """
         point = np.empty_like(z)
-        separable(z, t, (self.terms.at(on) if psi else Terms()).rows(z.shape), taken(self.metric, on), point)
+        separable(z, t, (self.terms.at(on) if psi else Terms()).rows(z.shape), at(self.metric, on), point)
         if psi and self.groups is not None:
             present, numbers = np.unique(self.groups[on], return_inverse=True)
             grouped(point, 0.0, numbers, np.where(present < 0, 0.0, t * self.strengths[present]), point)

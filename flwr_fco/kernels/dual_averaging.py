@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import add_batch, slope
-from flwr_fco.kernels.passes import copy
-from flwr_fco.kernels.prox import at, p_norm_point, point, separable
+from flwr_fco.kernels.prox import at, p_norm_point, point, scale, separable
 
 Vector = NDArray[np.float64]
 
@@ -39,7 +38,7 @@ def _retrieve(terms, p, radius, center, dual, elapsed, primal):  # type: ignore[
     if terms[0].shape[0] > 0:
         separable(dual, elapsed, terms, 1.0, primal)
     else:
-        copy(dual, primal)
+        scale(dual, 1.0, primal)
     if p > 0.0:
         p_norm_point(primal, p, radius, primal)
     for i in range(center.shape[0]):
@@ -93,7 +92,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         _retrieve(terms, p, radius, center, dual if begins else half, elapsed + client_lr * steps, primal)
         steps += 1 if begins else 0
         if not ends:
-            copy(dual, half)
+            scale(dual, 1.0, half)
         rows, moved = order[start:stop], dual if ends else half
         add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, moved)
         for i in range(shift.shape[0]):

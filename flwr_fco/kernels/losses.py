@@ -14,9 +14,7 @@ import math
 
 import numpy as np
 
-from flwr_fco.kernels import njit
-from flwr_fco.kernels.passes import copy
-from flwr_fco.kernels.prox import clamp
+from flwr_fco.kernels import njit, prox
 
 
 @njit(cache=True)
@@ -37,10 +35,10 @@ def slope(code, parameter, score, target):  # type: ignore[no-untyped-def]
         small = math.exp(-abs(score))
         return -target * (small if target * score > 0.0 else 1.0) / (1.0 + small)
     if code == 2:
-        return clamp(score - target, -parameter, parameter)
+        return prox.clamp(score - target, -parameter, parameter)
     if code == 3:
-        return math.exp(clamp(score, -np.inf, parameter)) - target
-    return -2.0 * target * clamp(1.0 - target * score, 0.0, np.inf)
+        return math.exp(prox.clamp(score, -np.inf, parameter)) - target
+    return -2.0 * target * prox.clamp(1.0 - target * score, 0.0, np.inf)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
@@ -85,6 +83,13 @@ def scores_of(features, w):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def add_scaled(out, factor, vector):  # type: ignore[no-untyped-def]
+    """Add a factor times a vector of either precision to the first numbers of a sum, without a vector in between."""
+    for j in range(vector.size):
+        out[j] += factor * np.float64(vector[j])
+
+
+@njit(cache=True)
 def add_batch(code, parameter, features, targets, weights, offset, rows, w, scale, l2, out):  # type: ignore[no-untyped-def]
     """Add scale times the gradient of weighted mean loss over some rows, and of l2/2 ||w||^2, to out.
 
@@ -114,35 +119,24 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
     slopes = np.empty(count)
     _fill_scores(features, rows, w, slopes)
     intercept = w[d] if w.shape[0] > d else 0.0
-    total = 0.0
     mean = scale / max(count, 1)
     for i in range(count):
         row = rows[i]
         score = slopes[i] + intercept + offset[row]
         slopes[i] = mean * weights[row] * slope(code, parameter, score, targets[row])
-        total += slopes[i]
     if l2 != 0.0:
         for j in range(d):
             out[j] += scale * l2 * w[j]
     by_four = count - count % 4
     for i in range(0, by_four, 4):
-        x0 = features[rows[i]]
-        x1 = features[rows[i + 1]]
-        x2 = features[rows[i + 2]]
-        x3 = features[rows[i + 3]]
-        c0 = slopes[i]
-        c1 = slopes[i + 1]
-        c2 = slopes[i + 2]
-        c3 = slopes[i + 3]
+        x0, x1, x2, x3 = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
+        c0, c1, c2, c3 = slopes[i], slopes[i + 1], slopes[i + 2], slopes[i + 3]
         for j in range(d):
             out[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j])
     for i in range(by_four, count):
-        x0 = features[rows[i]]
-        c0 = slopes[i]
-        for j in range(d):
-            out[j] += c0 * x0[j]
+        add_scaled(out, slopes[i], features[rows[i]])
     if w.shape[0] > d:
-        out[d] += total
+        out[d] += slopes.sum()
 
 
 @njit(cache=True)
@@ -209,7 +203,7 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
     check_rows(n, rows)
     block = np.empty((count, d))
     for i in range(count):
-        copy(features[rows[i]], block[i])
+        prox.scale(features[rows[i]], 1.0, block[i])
     slopes = np.dot(block, w[:size].reshape(d, outputs))
     for i in range(count):
         for c in range(outputs):
@@ -281,3 +275,36 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
                 weights[np.uintp(indices[p]), c] += values[p] * slopes[i, c]
         for c in range(offsets.shape[0]):
             offsets[c] += slopes[i, c]
+
+
+# --- saddle functions -------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def add_both_products(matrix, x, y, scale, towards_x, towards_y):  # type: ignore[no-untyped-def]
+    """Add scale M'y to `towards_x` and -scale M x to `towards_y`, reading the matrix once: memory is what it costs.
+
+    Parameters
+    ----------
+    matrix : ndarray of float64, shape (n, m), C-contiguous
+        M.
+    x, towards_x : ndarray of float64, shape (m,)
+        Must not overlap.
+    y, towards_y : ndarray of float64, shape (n,)
+        Must not overlap.
+    """
+    n, m = matrix.shape
+    for i in range(0, n, 2):
+        # The last of an odd number of rows is read twice, and counts once.
+        k = min(i + 1, n - 1)
+        a = matrix[i]
+        b = matrix[k]
+        p = scale * y[i]
+        q = scale * y[k] if k > i else 0.0
+        e = f = 0.0
+        for j in range(m):
+            e += a[j] * x[j]
+            f += b[j] * x[j]
+            towards_x[j] += p * a[j] + q * b[j]
+        towards_y[i] -= scale * e
+        towards_y[k] -= scale * f if k > i else 0.0

@@ -13,7 +13,6 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
-from flwr_fco.kernels.passes import copy
 
 Array = NDArray[Any]
 
@@ -35,16 +34,6 @@ def at(term: Any, i: Any) -> Any:
 @overload(at, inline="always")
 def _at(term, i):  # type: ignore[no-untyped-def]
     return (lambda term, i: term[i]) if isinstance(term, types.Array) else (lambda term, i: term)
-
-
-def taken(term: Any, indices: Any) -> Any:
-    """Return some entries of an array, or a number itself."""
-    return term if np.ndim(term) == 0 else term[indices]
-
-
-@overload(taken)
-def _taken(term, indices):  # type: ignore[no-untyped-def]
-    return (lambda term, indices: term[indices]) if isinstance(term, types.Array) else (lambda term, indices: term)
 
 
 @njit(cache=True, inline="always")
@@ -158,7 +147,7 @@ def _root(v, weights, radius, absolute, base, least, start):  # type: ignore[no-
         before = count
         if _FEW * count < v.size:
             kept = _above(v, weights, base, tau, absolute)
-            v, weights = v[kept], taken(weights, kept)
+            v, weights = v[kept], at(weights, kept)
 
 
 @njit(cache=True, error_model="numpy")
@@ -182,7 +171,7 @@ def on_simplex(v, weights, ends, radius, absolute, out):  # type: ignore[no-unty
         # From a good guess, one step over all entries comes close; a bad one costs time and nothing else.
         stride = v.size // _SAMPLE
         some = np.arange(0, v.size, stride)
-        start, _ = _root(v[some], taken(weights, some), radius / stride, absolute, base, least, least)
+        start, _ = _root(v[some], at(weights, some), radius / stride, absolute, base, least, least)
     tau, rest = _root(v, weights, radius, absolute, base, least, start)
     for i in range(v.size):
         x = abs(v[i]) if absolute else v[i]
@@ -228,13 +217,13 @@ def keep_largest(v, level, count, out):  # type: ignore[no-untyped-def]
 
 # Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _scaled_powers(z: Array, scale: float, p: float, out: Array) -> float:
-    """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p, of a part; `out` may be `z`."""
+def _scaled_powers(z: Array, unit: float, p: float, out: Array) -> float:
+    """Write sign(x) |x|^(p-1) for x = z/unit and return sum |x|^p, of a part; `out` may be `z`."""
     exponent = int(p) - 2
     whole = p == exponent + 2 and exponent <= 64
     x, base, power = np.empty(z.size), np.empty(z.size), np.empty(z.size)
     for j in range(z.size):
-        x[j] = z[j] / scale
+        x[j] = z[j] / unit
         base[j] = abs(x[j])
         power[j] = x[j] if whole else math.copysign(base[j] ** (p - 1.0), x[j])
     while whole and exponent > 0:  # by repeated squaring
@@ -246,7 +235,7 @@ def _scaled_powers(z: Array, scale: float, p: float, out: Array) -> float:
     # By itself: beside what is written, the order of the sum, and so the bits, may depend on where `out` is.
     for j in range(z.size):
         total += power[j] * x[j]
-    copy(power, out)
+    scale(power, 1.0, out)
     return total
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, of_type
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.passes import add_both_products
+from flwr_fco.kernels.losses import add_both_products
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import as_numbers
 from flwr_fco.work import FirstOrder

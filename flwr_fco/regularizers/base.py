@@ -17,7 +17,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import checked, of_type, short
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.prox import taken
+from flwr_fco.kernels.prox import at
 
 Array = NDArray[Any]
 Scope = Literal["each", "joint"]
@@ -122,7 +122,7 @@ class Terms(NamedTuple):
 
     def at(self, indices: NDArray[np.integer[Any]]) -> Terms:
         """Return the terms of a vector at some of its coordinates."""
-        return Terms(*(taken(term, indices) for term in self))
+        return Terms(*(at(term, indices) for term in self))
 
     def rows(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
         """Return each term for kernels: a float, or a new vector with an entry for each coordinate of the shape."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.errors import ProtocolError
-from flwr_fco.kernels.passes import add_scaled
+from flwr_fco.kernels.losses import add_scaled
 from flwr_fco.messages.protocol import Uplink
 
 Matrix = NDArray[np.float64]
