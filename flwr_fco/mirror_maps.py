@@ -56,6 +56,8 @@ class MirrorMap(Specified, ABC):
 
     family: ClassVar[str] = "mirror map"
     works_with: ClassVar[str] = "the regularizers that `supports` accepts"
+    #: :meth:`modulus` is that in the norm lq with 1/p + 1/q = 1.
+    p: float = 2.0
 
     @abstractmethod
     def value(self, w: Vector) -> float:
@@ -131,7 +133,8 @@ class MirrorMap(Specified, ABC):
     def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
         """Return gradients' Lipschitz constant in the norm in which h is 1-strongly convex, and the norm's name.
 
-        Rates of theory, ``client_lr="auto"``, follow from it.
+        Rates of theory, ``client_lr="auto"``, follow from it. Between the two norms it is that of the Riesz-Thorin
+        theorem between l1 -> linf and l2 -> l2.
 
         Parameters
         ----------
@@ -143,10 +146,11 @@ class MirrorMap(Specified, ABC):
         ConfigurationError
             If the map is not known to be strongly convex on its domain.
         """
-        if self.modulus() > 0.0:
-            return l2 / self.modulus(), "l2"
-        prefix = f"no rate follows from theory for mirror_map={self!r}, which is not strongly convex everywhere"
-        raise ConfigurationError(f"{prefix}; give client_lr by hand")
+        if not self.modulus() > 0.0:
+            prefix = f"no rate follows from theory for mirror_map={self!r}, which is not strongly convex everywhere"
+            raise ConfigurationError(f"{prefix}; give client_lr by hand")
+        share = 2.0 / self.p
+        return l1 ** (1.0 - share) * l2**share / self.modulus(), f"l{1.0 / (1.0 - 1.0 / self.p):.4g}"
 
     def bind(self, layout: Layout) -> MirrorMap:
         """Return the map on a model's flat vectors; the map itself, unless it needs the names of the arrays."""
@@ -156,10 +160,9 @@ class MirrorMap(Specified, ABC):
         """Return why psi is not supported and what would be; an empty string if it is."""
         if self.supports(regularizer):
             return ""
-        psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-        prefix = f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w)"
-        advice = f"It works with {self.works_with}; Euclidean() works with every regularizer"
-        return f"{prefix} has no closed form here. {advice}"
+        psi = getattr(regularizer, "regularizer", regularizer)
+        prefix = f"{type(self).__name__} cannot be combined with {psi!r}: `retrieve` has no closed form here"
+        return f"{prefix}. It works with {self.works_with}; Euclidean() works with every regularizer"
 
     def require(self, regularizer: Psi) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
@@ -256,9 +259,8 @@ class _ClosedForm(MirrorMap):
     def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         if not 0.0 <= t < math.inf:
             raise ConfigurationError(f"retrieve(t={t!r}): expected a finite number >= 0")
-        z = np.ascontiguousarray(z, dtype=np.float64)
         # Kernels treat a read-only array as another type.
-        z = z if z.flags.writeable else z.copy()
+        z = np.require(z, np.float64, ["C", "W"])
         self.check_size(z.size)
         terms = self._terms(regularizer)
         if terms is None:
@@ -327,9 +329,7 @@ def _norm(u: Vector, p: float) -> float:
     return scale if math.isinf(scale) else scale * float(np.sum(np.abs(u / scale) ** p)) ** (1.0 / p)
 
 
-_AT_LEAST_TWO = {
-    "range": (lambda p: 2.0 <= p < math.inf, "a finite number >= 2 (2 is Euclidean, the paper takes 12 or 2 log d)")
-}
+_AT_LEAST_TWO = {"range": (lambda p: 2.0 <= p < math.inf, "a finite number >= 2, such as 12 or 2 log d")}
 
 
 @dataclass(frozen=True)
@@ -420,18 +420,11 @@ class PNorm(_ClosedForm):
         """Return 1: of norms the l2 norm is the smaller one."""
         return 1.0
 
-    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
-        """Return that of the norm of exponent q, by the Riesz-Thorin theorem between l1 -> linf and l2 -> l2."""
-        return l1 ** (1.0 - 2.0 / self.p) * l2 ** (2.0 / self.p), f"{self.q:.4g}"
-
-    @property
-    def _limit(self) -> float:
-        return math.inf if self.radius is None else self.radius
-
     def value(self, w: Vector) -> float:
         """Return ||w - center||_q^2 (p-1)/2; inf outside the ball (up to rounding)."""
         length = _norm(self._displacement(w), self.q)
-        return math.inf if length > self._limit * (1.0 + 1e-12) else 0.5 * (self.p - 1.0) * length * length
+        outside = length > (self.radius or math.inf) * (1.0 + 1e-12)
+        return math.inf if outside else 0.5 * (self.p - 1.0) * length * length
 
     def gradient(self, w: Vector) -> Vector:
         """Return (p-1) ||u||_q^(2-q) |u|^(q-1) sign(u), u = w - center; 0 at the center."""
@@ -444,7 +437,7 @@ class PNorm(_ClosedForm):
         """Return center + P(z)."""
         self.check_size(z.size)
         out = np.empty_like(z) if out is None else out
-        p_norm_point(z, self.p, self._limit, out)
+        p_norm_point(z, self.p, self.radius or math.inf, out)
         return out if self.center is None else np.add(out, self.center, out=out)
 
     def _covers(self, terms: Terms) -> bool:
@@ -472,7 +465,7 @@ class PNorm(_ClosedForm):
         if not scale > 0.0:
             return center + scale
         start = center / scale
-        border = math.log(self._limit / scale)
+        border = math.log((self.radius or math.inf) / scale)
         up = (z - thresholds) / scale
         down = (z + thresholds) / scale
 
@@ -503,7 +496,7 @@ class PNorm(_ClosedForm):
             return None
         # A copy, because kernels treat a read-only array as another type.
         center = NOTHING if self.center is None else self.center.copy()
-        return _compiled(terms, regularizer), self.p, self._limit, center
+        return _compiled(terms, regularizer), self.p, self.radius or math.inf, center
 
     def _displacement(self, w: Vector) -> Vector:
         """Return w - center."""
@@ -550,15 +543,12 @@ class SimplexEntropy(_ClosedForm):
 
     kind: ClassVar[str] = "simplex-entropy"
     works_with: ClassVar[str] = "Zero, L1, NonNegative and, of all of a model (no intercept), Simplex of its own radius"
+    p = math.inf
     radius: float = field(default=1.0, metadata=POSITIVE)
 
     def modulus(self) -> float:
         """Return 1 / radius, on the simplex."""
         return 1.0 / self.radius
-
-    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
-        """Return that of the l1 norm, by Pinsker's inequality."""
-        return self.radius * l1, "l1"
 
     def value(self, w: Vector) -> float:
         """Return sum w log w - w; inf off the simplex."""
@@ -578,9 +568,8 @@ class SimplexEntropy(_ClosedForm):
         """
         total, least = float(w.sum()), float(w.min())
         if not least > 0.0 or abs(total - self.radius) > _OFF_SIMPLEX * self.radius:
-            prefix = f"{self!r}: the point sums to {total}, and its smallest coordinate is {least}"
-            advice = "raise zeros, scale it to the radius, or use the default start"
-            raise ConfigurationError(f"{prefix}; expected an interior one, where the gradient exists: {advice}")
+            prefix = f"{self!r}: the point sums to {total}, its smallest coordinate is {least}; expected one inside"
+            raise ConfigurationError(f"{prefix}, an interior one. Raise zeros, scale it, or use the default start")
         return np.log(w)
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
