@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -77,11 +76,24 @@ def outside(violation: float, scale: float, w: Array) -> float:
     return 0.0 if violation <= 16.0 * float(np.finfo(w.dtype).eps) * math.sqrt(w.size) * scale else math.inf
 
 
+def norm_of(v: Array) -> tuple[float, float]:
+    """Return (unit, root) with ||v||_2 = unit * root; the unit is 1.0 unless squares over- or underflow."""
+    values = np.asarray(v, dtype=np.float64)
+    # vdot does not warn if the sum overflows; dot does.
+    square = float(np.vdot(values, values))
+    if 1e-280 < square < 1e300 or math.isnan(square):
+        return 1.0, math.sqrt(square)
+    unit = float(np.abs(values).max(initial=0.0))
+    if unit == 0.0 or math.isinf(unit):
+        return 1.0, unit
+    values = values / unit
+    return unit, math.sqrt(np.vdot(values, values))
+
+
 def flat(array: Array, shape: tuple[int, ...]) -> Array:
     """Return an array, broadcast to a shape, as a vector; as a new one unless it can be written, as kernels want."""
-    if array.shape != shape:
-        return np.broadcast_to(array, shape).flatten()
-    return array if array.ndim == 1 and array.flags.writeable and array.flags.c_contiguous else array.flatten()
+    array = array if array.shape == shape else np.broadcast_to(array, shape)
+    return np.require(array.reshape(-1), requirements=["C", "W"])
 
 
 def holds_anywhere(found: Any) -> bool:
@@ -451,25 +463,25 @@ class BoundRegularizer:
         self.layout = layout
         self.scope: Scope = checked("scope", scope, Scope)
         hit = [entry for entry in layout.optimized if entry.regularized]
+        #: Places of the arrays that psi does not act on.
+        self._idle = [entry.block for entry in layout.optimized if not entry.regularized]
         self.parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
         if scope == "joint":
             place: Any = np.flatnonzero(layout.regularized_mask())
             regularizer.check_shape(" + ".join(entry.name for entry in hit), place.shape)
             if hit:
-                together = all(one.block.stop == other.offset for one, other in pairwise(hit))
-                part = slice(hit[0].offset, hit[-1].block.stop) if together else place
-                self.parts.append((part, place.shape, regularizer))
+                whole = slice(hit[0].offset, hit[-1].block.stop)
+                together = place.size == whole.stop - whole.start
+                self.parts.append((whole if together else place, place.shape, regularizer))
         else:
             for entry in hit:
-                if (own := regularizer.for_array(entry.name)) is not None:
-                    own.check_shape(entry.name, entry.shape)
-                    self.parts.append((entry.block, entry.shape, own))
+                if (own := regularizer.for_array(entry.name)) is None:
+                    self._idle.append(entry.block)
+                    continue
+                own.check_shape(entry.name, entry.shape)
+                self.parts.append((entry.block, entry.shape, own))
         self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
         self._maps = [(where, own.solver(shape)) for where, shape, own in self.parts]
-        indices = [place for place, *_ in self.parts if isinstance(place, slice)]
-        stops = [0, *(p.stop for p in indices)]
-        starts = [*(p.start for p in indices), layout.size]
-        self._gaps = [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
 
     def _own(self, w: Vector) -> list[tuple[Any, Regularizer, Array]]:
         """Return place, psi and array of each part of a vector."""
@@ -486,8 +498,8 @@ class BoundRegularizer:
         out = np.empty_like(v) if out is None else out
         step = float(step)
         if out is not v:
-            for gap in self._gaps:
-                out[gap] = v[gap]
+            for block in self._idle:
+                out[block] = v[block]
         for place, solve in self._maps:
             if isinstance(place, slice):
                 solve(v[place], step, out[place])
@@ -498,10 +510,8 @@ class BoundRegularizer:
 
     def conjugate(self, u: Vector) -> float:
         """Return psi*(u), the sum over arrays; where psi does not act, it is 0 at 0, else inf."""
-        free = np.ones(u.size, dtype=np.bool_)
-        for place, *_ in self.parts:
-            free[place] = False
-        return math.inf if u[free].any() else sum((part.conjugate(own) for _, part, own in self._own(u)), 0.0)
+        free = any(u[block].any() for block in self._idle)
+        return math.inf if free else sum((part.conjugate(own) for _, part, own in self._own(u)), 0.0)
 
     def largest_scaling(self, u: Vector) -> float:
         """Return the largest t for which the conjugate at t u is finite where psi acts."""
@@ -536,11 +546,8 @@ class BoundRegularizer:
                 strengths = np.concatenate([strengths, grouped[2]])
             else:
                 others.append(place)
-        if strengths.size:
-            groups = np.where(np.append(strengths > 0.0, False)[groups], groups, -1)
-            present, inverse = np.unique(groups, return_inverse=True)
-            groups, strengths = inverse.astype(np.int64) + min(present[0], 0), strengths[present[present >= 0]]
-        return Sums(table, groups, strengths, others)
+        sums = Sums(table, np.where(np.append(strengths > 0.0, False)[groups], groups, -1), strengths, others)
+        return sums.at(np.arange(self.layout.size))._replace(others=others) if strengths.size else sums
 
     @cached_property
     def _terms(self) -> Terms | None:

@@ -53,16 +53,10 @@ class PerParameter(Regularizer):
         own = lambda psi: isinstance(psi, Regularizer) and not psi.by_name  # noqa: E731
         patterns = checked_patterns("PerParameter", self.regularizers, "regularizer", own)
         object.__setattr__(self, "regularizers", patterns)
-
-    @property
-    def convex(self) -> bool:  # type: ignore[override]
-        """Whether every psi is convex."""
-        return all(psi.convex for psi in self.regularizers.values())
-
-    @property
-    def constraint(self) -> bool:  # type: ignore[override]
-        """Whether every psi is a constraint, or leaves its arrays alone."""
-        return all(psi.constraint or isinstance(psi, Zero) for psi in self.regularizers.values())
+        object.__setattr__(self, "convex", all(psi.convex for psi in patterns.values()))
+        # One that leaves its arrays alone takes nothing from the others.
+        constraint = all(psi.constraint or isinstance(psi, Zero) for psi in patterns.values())
+        object.__setattr__(self, "constraint", constraint)
 
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the first pattern that matches, or None."""

@@ -100,9 +100,8 @@ class Separable(Regularizer):
         unit = np.zeros(()) if not hasattr(self, "strength") else np.asarray(with_strength(self, 1.0).terms()[0])
         if not unit.any():
             return super().strength_max(size)
-        unit = np.broadcast_to(unit, size.shape)
-        ratio = np.divide(size, unit, out=np.where(size > 0.0, np.inf, 0.0), where=unit > 0.0)
-        return float(ratio.max(initial=0.0))
+        least = np.where(size > 0.0, np.inf, 0.0)
+        return float(np.divide(size, unit, out=least, where=unit > 0.0).max(initial=0.0))
 
 
 def _times(strength: float, weights: Array | None) -> float | Array:

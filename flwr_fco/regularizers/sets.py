@@ -11,8 +11,7 @@ import numpy as np
 from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import keep_largest, magnitudes_between, on_simplex, scale
-from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, flat, outside
-from flwr_fco.regularizers.groups import norm_of
+from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, flat, norm_of, outside
 from flwr_fco.regularizers.separable import L1
 
 #: From how many entries on the k-th largest is looked for among those that are near it in a sample of so many.

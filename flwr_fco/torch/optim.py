@@ -21,7 +21,7 @@ from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Terms, Zero
 from flwr_fco.regularizers.base import Groups
-from flwr_fco.regularizers.spectral import noise_of
+from flwr_fco.regularizers.norms import noise_of
 
 Group = dict[str, Any]
 # Quoted, as in `Scores`: where the reference is built without PyTorch, its Tensor is a stand-in.
