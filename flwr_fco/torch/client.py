@@ -42,7 +42,7 @@ from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, encode_uplin
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seeded
+from flwr_fco.torch.objective import buffers_of, layout_of, load_buffers, seeded
 from flwr_fco.work import Work
 
 _INSTEAD = "use client_app with a flwr_fco.torch.TorchObjective, which takes every method, psi and mirror map"
