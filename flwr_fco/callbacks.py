@@ -187,9 +187,7 @@ class EarlyStopping(Callback):
         named = {"certificate": self.certificate, "validation": self.validation}
         if (self.tol is None) == (self.validation is None) or (self.certificate is not None and self.tol is None):
             wrong = ", ".join(f"{name}={given!r}" for name, given in {"tol": self.tol, **named}.items())
-            raise ConfigurationError(
-                f"{wrong}; expected tol (of the model's moves), tol and certificate, or validation"
-            )
+            raise ConfigurationError(f"{wrong}; expected tol, or tol and certificate, or validation")
         check_fields(self)
         if self.mode is None and isinstance(self.validation, str) and _LARGER.search(self.validation):
             prefix = f"validation={self.validation!r} looks like a score of which larger values are better"
@@ -263,8 +261,8 @@ class EarlyStopping(Callback):
             return float(found)
 
     def _change(self, arrays: ArrayRecord) -> float | None:
-        values = [array.numpy() for array in arrays.values()]
-        w = np.concatenate([np.zeros(0), *(v.reshape(-1).astype(np.float64) for v in values if v.dtype.kind == "f")])
+        values = [array.numpy().ravel() for array in arrays.values() if array.dtype.startswith("float")]
+        w = np.concatenate([np.zeros(0), *values])
         before, self._before = self._before, w
         if before is None or before.size != w.size:
             return None

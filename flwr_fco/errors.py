@@ -5,9 +5,8 @@ A message says what was wrong (with the value), what was expected and what to do
 ``ValueError`` keeps working.
 """
 
-from collections.abc import Sequence
-from contextlib import ContextDecorator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -220,8 +219,8 @@ class RunInterrupted(KeyboardInterrupt):
         self.result = result
 
 
-@dataclass(eq=False)
-class in_words(ContextDecorator):
+@contextmanager
+def in_words(problem: str, kind: Any = ProtocolError, advice: str = "", passing: Any = FlwrFcoError) -> Iterator[None]:
     """Turn any error of a block, or of a function, in reading what others have sent or saved into one of this package.
 
     Parameters
@@ -243,19 +242,12 @@ class in_words(ContextDecorator):
     ...
     flwr_fco.errors.ProtocolError: the server's plan cannot be read: KeyError: 'seed'
     """
-
-    problem: str
-    kind: type[Exception] = ProtocolError
-    advice: str = ""
-    passing: Any = FlwrFcoError
-
-    def __enter__(self) -> None:
-        """Begin to read."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise an error in words in the place of any other."""
-        if isinstance(error, Exception) and not isinstance(error, self.passing):
-            # These texts are for people; a KeyError's is the bare key.
-            plain = type(error) is ValueError or isinstance(error, FlwrFcoError)
-            text = f"{error}" if plain else f"{type(error).__name__}: {error}"
-            raise self.kind(f"{self.problem}: {text:.500}{self.advice}") from error
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        # These texts are for people; a KeyError's is the bare key.
+        plain = type(error) is ValueError or isinstance(error, FlwrFcoError)
+        text = f"{error}" if plain else f"{type(error).__name__}: {error}"
+        raise kind(f"{problem}: {text:.500}{advice}") from error

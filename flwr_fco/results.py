@@ -71,13 +71,11 @@ class Result(FlowerResult):
         >>> Result(train_metrics_clientapp={1: MetricRecord({"loss": 0.5, "histogram": [1, 2]})}).numbers(1)
         {'train/loss': 0.5}
         """
-        named = {
-            f"{prefix}/{name}": value
-            for prefix, history in self.histories.items()
-            for name, value in history.get(server_round, MetricRecord()).items()
-            if isinstance(value, Number)
-        }
-        return named | self.callback_metrics.get(server_round, {})
+        found: dict[str, Number] = {}
+        for prefix, history in self.histories.items():
+            own: Mapping[str, Any] = history.get(server_round, {})
+            found |= {f"{prefix}/{name}": value for name, value in own.items() if isinstance(value, Number)}
+        return found | self.callback_metrics.get(server_round, {})
 
     def table(self) -> Any:
         """Return all rounds as a pandas ``DataFrame``, which has ``to_csv`` and the like; missing values are NaN.

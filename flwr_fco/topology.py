@@ -121,9 +121,7 @@ class Topology:
         1.0
         """
         if math.isinf(self.mixing_time):
-            raise ConfigurationError(
-                f"{self}: its nodes never agree; let them keep a part of their value, or give client_lr"
-            )
+            raise ConfigurationError(f"{self}: its nodes never agree; let them keep part of theirs, or give client_lr")
         return max(1.0, 0.5 * math.log(factor * self.num_nodes) * self.mixing_time)
 
     def __str__(self) -> str:

@@ -57,8 +57,7 @@ class FirstOrder(LocalWork):
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "epochs", 1)
         if self.steps is not None and self.epochs is not None:
-            given = f"epochs={self.epochs!r} and steps={self.steps!r}"
-            raise ConfigurationError(f"{given}; give one: passes over the data, or a number of minibatches")
+            raise ConfigurationError(f"epochs={self.epochs!r} and steps={self.steps!r}; give one of the two")
         super().__post_init__()
 
     def __repr__(self) -> str:
@@ -199,9 +198,7 @@ class Minimise(LocalWork):
         if self.rule == "gradient":
             return self.tolerance
         if not convexity > duality:
-            problem = (
-                f"rule='gap' needs a strong convexity above {duality:g}, but of a client only {convexity:g} is known"
-            )
+            problem = f"rule='gap' needs a strong convexity above {duality:g}, and only {convexity:g} is known"
             advice = "Use rule='gradient', schedule='fixed', an l2 term in the loss, or a nu of DualFL's below it"
             raise ConfigurationError(f"{problem}. {advice}")
         return math.sqrt(2.0 * (convexity - duality) * self.tolerance)
