@@ -19,9 +19,8 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
-from flwr_fco.tables.checks import Finding
 from flwr_fco.tables.codebook import Codebook, Column
-from flwr_fco.tables.description import Description
+from flwr_fco.tables.description import Description, Finding
 from flwr_fco.tables.estimators import (
     FederatedCoxRegression,
     FederatedElasticNet,
@@ -31,8 +30,7 @@ from flwr_fco.tables.estimators import (
     to_estimator,
 )
 from flwr_fco.tables.intervals import Intervals
-from flwr_fco.tables.quality import Curves, Quality
-from flwr_fco.tables.reports import Summary, Tested
+from flwr_fco.tables.reports import Curves, Quality, Summary, Tested
 
 __all__ = ["Codebook", "Column", "Curves", "Description", "FederatedCoxRegression", "FederatedElasticNet"]
 __all__ += ["FederatedLasso", "FederatedLogisticRegression", "FederatedPoissonRegression", "Finding", "Intervals"]

@@ -36,13 +36,9 @@ from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import bounded_largest
-from flwr_fco.tables import reading, reports
+from flwr_fco.tables import description, reading, reports
 from flwr_fco.tables.codebook import Codebook
-from flwr_fco.tables.description import Description, Facts, columns_of
-from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import CLASSES, COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
-from flwr_fco.tables.quality import Quality, quality_of
-from flwr_fco.tables.reports import Summary, Tested
 from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, asked_of, called, check_count, connected
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
@@ -85,7 +81,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")
 
-    def summary(self) -> Summary:
+    def summary(self) -> reports.Summary:
         """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
 
         Returns
@@ -100,7 +96,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         return reports.summary_of(self)
 
-    def quality(self, X: Any, y: Any = None, groups: Any = None) -> Quality:
+    def quality(self, X: Any, y: Any = None, groups: Any = None) -> reports.Quality:
         """Return how good the fitted model is on the rows of several sites, which send sums of them.
 
         Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
@@ -133,17 +129,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if self._kind in (SQUARES, COUNTS) or len(getattr(self, "classes_", "01")) > 2:
-            prefix = "quality is of two classes and of survival times"
-            raise ConfigurationError(f"{prefix}; of other models ask `score`, at each site")
+            raise ConfigurationError("quality is of two classes and of survival times; else ask `score`, at each site")
         if self.site_intercepts == "local":
-            raise ConfigurationError(
-                f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
-                "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
-            )
+            prefix = "of site_intercepts='local' each site's intercept has stayed there; ask `score` at each site"
+            raise ConfigurationError(f"{prefix}, after model.intercept_ = model.intercept_for(X, y)")
         with asked_of(self, X, y, groups) as (run, sites):
-            return quality_of(run, self, sites)
+            return reports.quality_of(run, self, sites)
 
-    def contrast(self, combinations: Any) -> Tested:
+    def contrast(self, combinations: Any) -> reports.Tested:
         """Return Wald's test that linear combinations of coefficients are 0, and their estimates and intervals.
 
         Of the table's estimates, with their covariance `covariance_`; of several combinations, that all are 0.
@@ -175,7 +168,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         return reports.contrasted(self, combinations)
 
-    def compare(self, other: Any) -> Tested:
+    def compare(self, other: Any) -> reports.Tested:
         """Return the likelihood-ratio test of two models of the same rows, where one has some of the other's columns.
 
         Both are fitted with ``intervals=True``, and what is compared are their unpenalised fits. Of squares it is the F
@@ -211,7 +204,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         classes: Any = (0, 1),
         stop: bool = True,
         timeout: float = TIMEOUT,
-    ) -> Description:
+    ) -> description.Description:
         """Return a Table 1 of the sites before a fit, and what in it cannot be or is far from the other sites.
 
         A site sends rows, missing entries, means, deviations, quartiles and level counts of its columns, as far as its
@@ -245,9 +238,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         Warns
         -----
         UserWarning
-            Of what would be so in one of twenty (:mod:`flwr_fco.tables.checks` says what honest is).
+            Of what would be so in one of twenty (:mod:`flwr_fco.tables.description` says what honest is).
         """
-        return description_of(self, X, y, groups, features, classes, stop, timeout)
+        return description.describe(self, X, y, groups, features, classes, stop, timeout)
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
@@ -327,12 +320,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.intercept_: Any = float(intercepts[0])
 
     def client_app(
-        self,
-        load: Any,
-        classes: ArrayLike = (0, 1),
-        *,
-        features: Sequence[str] | None = None,
-        disclosure: Disclosure | None = None,
+        self, load: Any, classes: ArrayLike = (0, 1), *, features: Any = None, disclosure: Disclosure | None = None
     ) -> Any:
         """Return the ClientApp of a site, for :meth:`fit` over a grid.
 
@@ -434,11 +422,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if reading.clients_of(X, None, None)[0].site is not None:
             raise ConfigurationError(f"X is a {type(X).__name__} of tables; expected one; `quality` takes several")
         if np.isnan(getattr(self, "intercept_", 0.0)).any():
-            raise ConfigurationError(
-                "each site has an intercept of its own, which has stayed there, so the model predicts at a site only: "
-                "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
-                "X @ model.coef_.T are the scores"
-            )
+            prefix = "each site has an intercept of its own, which has stayed there, so predictions are a site's own"
+            advice = "model.intercept_ = model.intercept_for(X, y) of the site's rows"
+            raise ConfigurationError(f"{prefix}: {advice}. Up to the intercept, X @ model.coef_.T are the scores")
         # A codebook takes its own columns, among which that of the clusters may be.
         X = reading.taken(X, self.cluster, needed=False)[0] if self.codebook is None else self.codebook.read(X)
         try:
@@ -559,8 +545,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         names = [] if features is None or isinstance(features, Real) else list(features)
         d = int(features) if isinstance(features, Integral) and features is not True else len(names)
         if d < 1 and features is not None:
-            prefix = f"features={features!r}; expected the names of the sites' columns in their order"
-            raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
+            raise ConfigurationError(f"features={features!r}; expected the columns' names, how many there are, or None")
         tables = Tables(Described(names_of(names), self._names_of_classes()), settled=describes and book is not None)
         if book is None or not describes:
             nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
@@ -569,8 +554,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             why = [f"{site}: {text}" for site, text in zip(sites, failed.values(), strict=True)]
             check_count(len(nodes) - len(failed), self.num_clients, why)
             if features is None and tables.columns is None:
-                prefix = "no site names its columns, as arrays do not"
-                raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
+                raise ConfigurationError("no site names its columns, as arrays do not: give names, or features=30")
             names = list(tables.columns or ()) if features is None else names
             tables.own = tables.own._replace(columns=names_of(names))
             tables.compare()
@@ -593,8 +577,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 raise PublicError(text) from error
             raise
         objective.feature_names = names
-        columns = columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])])
-        objective.facts = Facts(columns, own.values, disclosure or Disclosure())
+        columns = description.columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])])
+        objective.facts = description.Facts(columns, own.values, disclosure or Disclosure())
         return objective
 
     @staticmethod
@@ -620,10 +604,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         size = sites.answers[0].vectors["gradient"].size
         dense_solution = isinstance(psi, L2Squared | Zero) and size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
-            raise ConfigurationError(
-                f"cv={self.cv!r} of a ridge with {size} coefficients, which are all non-zero: above {_LARGEST_BLOCK} "
-                "no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > 0, or leave cv out"
-            )
+            prefix = f"cv={self.cv!r} of a ridge with {size} coefficients, none of them 0: above {_LARGEST_BLOCK} no"
+            raise ConfigurationError(f"{prefix} Hessian block is asked for; give l1_ratio > 0, or leave cv out")
         null = at_zero = sites.at_zero
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
@@ -678,8 +660,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
         psi = reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
         if self._path is not None and isinstance(psi, Zero):
-            prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
-            raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
+            raise ConfigurationError("penalty_factor is 0 for all, so that cv has nothing to choose: leave one out")
         strategy = self._strategy(psi, sites)
         if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > sites.rows:
             text = f"{self.n_features_in_} columns, {sites.rows:.0f} rows and no penalty: many models fit the"
@@ -716,11 +697,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             columns = listed(list(dict.fromkeys(every[place // outputs] for place in error.indices)))
             # Of a cross-validation perhaps without a fold only.
             fold, _, _ = f"{error}".partition("the outcome")
-            raise ConfigurationError(
-                f"{fold}the outcome is separable by {columns}: from these columns alone it follows which rows have an "
-                "event, so that their coefficients have no finite best value. Look for a column that says the outcome "
-                "and for levels without events; leave them out, or penalise them and ask for no intervals"
-            ) from error
+            prefix = f"{fold}the outcome is separable by {columns}: which rows have an event follows from these alone"
+            advice = "Look for a column that says the outcome and for levels without events; leave them out"
+            prefix += f", so that their coefficients have no finite best value. {advice}"
+            raise ConfigurationError(f"{prefix}, or penalise them and ask for no intervals") from error
         self._describe(strategy, last, sites, unsolved)
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
         idle = sites.idle

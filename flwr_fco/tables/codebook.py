@@ -276,8 +276,7 @@ class Codebook(Choice):
                 raise ConfigurationError(f"{name!r} is {column!r:.200}; expected a text, and a Column that it names")
         for name, column in self.outcome.items():
             if column != replace(column, transform="none", center=0.0, spread=1.0, knots=()):
-                prefix = f"the outcome {name!r} has a transform, center, spread or knots"
-                raise ConfigurationError(f"{prefix}; expected none: a model explains entries as they are")
+                raise ConfigurationError(f"outcome {name!r} has a transform, center, spread or knots; expected none")
         each = [*self.columns, *self.outcome], self.features if self.columns else (), self.sites or [""]
         if any(len({*names}) < max(len(names), 1) for names in each):
             prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}, sites={list(self.sites)}"
@@ -504,8 +503,7 @@ def _columns_of(formula: str, codebook: Mapping[str, Column], values: Mapping[st
     try:
         found = formulaic.model_matrix(terms, rows, context=context, na_action="ignore", output="numpy")
     except formulaic.errors.FormulaicError as error:
-        prefix = f"formula={formula!r} cannot be computed ({type(error).__name__})"
-        raise ConfigurationError(f"{prefix}; expected numbers where it has functions of numbers") from error
+        raise ConfigurationError(f"formula={formula!r} cannot be computed; expected numbers in functions") from error
     made = dict[str, Vector]()
     spec = found.model_spec
     for term, indices in spec.term_indices.items():
@@ -524,30 +522,22 @@ def _b_spline(column: Any, values: Any, splines: Any) -> Any:
 
 def _check_factor(node: Any, codebook: Mapping[str, Column]) -> None:
     """Refuse whatever is no function of a row's own entries and of the codebook's numbers."""
-    own = ast.unparse(node)
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords
     name, given = (node.func.id, node.args) if called else ("", [])
-    if isinstance(node, ast.Name) and node.id not in codebook:
-        raise ConfigurationError(f"the formula has {own}, which is no column of the codebook: {', '.join(codebook)}")
-    if isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
-        return
     # A power of numbers alone may have more digits than fit into the memory.
     grows = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and "Name(" not in ast.dump(node.left)
     of_numbers = isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, _OPERATORS) and not grows
     if of_numbers or (name in _OF_ONE_ROW and len(given) == 1):
-        for each in given or ast.iter_child_nodes(node):
-            if isinstance(each, ast.expr):
-                _check_factor(each, codebook)
-        return
-    if len(given) != _OF_THE_CODEBOOK.get(name):
-        raise ConfigurationError(
-            f"the formula has {own}, which may learn from a site's rows, and so be another column at each. Expected "
-            f"arithmetic of columns, {', '.join(_OF_ONE_ROW)} of a number, or {', '.join(_OF_THE_CODEBOOK)} of a "
-            "column: these take the codebook's numbers, and no others"
-        )
-    column: Any = codebook.get(ast.unparse(given[0]))
-    fits = column is not None and all(isinstance(each, ast.Constant) for each in given[1:])
-    if not (fits and (name == "C") == bool(column.levels) and (name != "bs" or (column.knots and column.range))):
-        needs = {"C": "levels", "bs": "knots and range"}.get(name, "center and spread")
-        prefix = f"the formula has {own}; expected the name of a column whose {needs} are in the codebook"
-        raise ConfigurationError(f"{prefix}, as each site would find others in its own rows")
+        for each in given or [own for own in ast.iter_child_nodes(node) if isinstance(own, ast.expr)]:
+            _check_factor(each, codebook)
+    elif len(given) == _OF_THE_CODEBOOK.get(name):
+        column: Any = codebook.get(ast.unparse(given[0]))
+        fits = column is not None and all(isinstance(each, ast.Constant) for each in given[1:])
+        if not (fits and (name == "C") == bool(column.levels) and (name != "bs" or (column.knots and column.range))):
+            needs = {"C": "levels", "bs": "knots and range"}.get(name, "center and spread")
+            prefix = f"the formula has {ast.unparse(node)}; expected the name of a column whose {needs} are in the"
+            raise ConfigurationError(f"{prefix} codebook, as each site would find others in its own rows")
+    elif getattr(node, "id", None) not in codebook and type(getattr(node, "value", None)) not in (int, float):
+        prefix = f"the formula has {ast.unparse(node)}, which is no column, or may learn from a site's rows. Expected"
+        of = f"{', '.join(_OF_ONE_ROW)} of a number, or with the codebook's numbers {', '.join(_OF_THE_CODEBOOK)}"
+        raise ConfigurationError(f"{prefix} columns of the codebook, arithmetic of them, {of} of a column")

@@ -117,11 +117,6 @@ class Sums(NamedTuple):
     clusters: float = 0.0
 
     @property
-    def parameters(self) -> float:
-        """How many parameters are fitted, those that stay at the sites among them."""
-        return self.point.size + self.intercepts
-
-    @property
     def total(self) -> float:
         """What all rows weigh."""
         return self.rows if self.mass is None else self.mass
@@ -170,11 +165,7 @@ class Estimates(NamedTuple):
 
 
 def minimum(
-    derivatives: Callable[[Vector], Sums],
-    start: Vector,
-    invert: Callable[[Matrix], Matrix | None] = inverse_of,
-    *,
-    squares: bool = False,
+    derivatives: Callable[[Vector], Sums], start: Vector, invert: Any = inverse_of, *, squares: bool = False
 ) -> tuple[Sums, Matrix, Vector] | None:
     """Return the sums next to a loss's minimum, the inverse of their Hessian, and the Newton step that is left.
 
@@ -255,11 +246,8 @@ def estimated(sums: Sums, names: Sequence[str], *, squares: bool = False, of_tim
     count = len(names)
     if squares and n - sums.intercepts < _ROWS * sums.point.size:
         if sums.meat is not None:
-            raise ConfigurationError(
-                f"clustered or weighted intervals of {count} columns from {n:.0f} rows; expected at least "
-                f"{_ROWS} rows for each column, beside one for each site's intercept. Take fewer columns, chosen "
-                "without these rows"
-            )
+            prefix = f"clustered or weighted intervals of {count} columns from {n:.0f} rows; expected at least {_ROWS}"
+            raise ConfigurationError(f"{prefix} a column, beside one for each site's intercept: take fewer columns")
         return _nodewise(sums, names)
     inverse = invertible(sums.hessian, names)
     step = inverse @ sums.gradient
@@ -267,7 +255,7 @@ def estimated(sums: Sums, names: Sequence[str], *, squares: bool = False, of_tim
     likelihood = -sums.total * sums.loss
     factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
     if squares:
-        degrees = n - sums.parameters
+        degrees = n - sums.point.size - sums.intercepts
         remaining = 2.0 * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step))
         likelihood = -0.5 * n * (math.log(2.0 * math.pi * remaining) + 1.0) if sums.mass is None else math.nan
         noise, how = n * remaining / degrees, "least squares"
@@ -341,8 +329,7 @@ def _remaining(sums: Sums, loss: float) -> float:
     w = sums.point
     at_zero = sums.loss - float(sums.gradient @ w) + 0.5 * float(w @ sums.hessian @ w)
     if not loss > max(_EXACT * sums.loss, _ROUNDING * at_zero):
-        prefix = "the targets are a linear function of the features, or constant"
-        raise ConfigurationError(f"{prefix}: without noise there are no standard errors")
+        raise ConfigurationError("y is linear in X, or constant: without noise there are no standard errors")
     return loss
 
 
@@ -362,10 +349,8 @@ def refuse(wrong: NDArray[np.bool_], names: Sequence[str], why: str) -> None:
     """Raise an error that names columns, if some are wrong."""
     columns = [name for name, bad in zip(names, wrong[: len(names)], strict=True) if bad]
     if wrong.any():
-        raise ConfigurationError(
-            f"there are no intervals: a column {why}: {', '.join(columns[:5]) or 'that of the intercept'}"
-            f"{', ...' * (len(columns) > 5)}. Leave one such column out"
-        )
+        shown = ", ".join(columns[:5]) + ", ..." * (len(columns) > 5) or "that of the intercept"
+        raise ConfigurationError(f"there are no intervals: a column {why}: {shown}. Leave one such column out")
 
 
 def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
@@ -373,17 +358,12 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     count = len(names)
     n = sums.rows
     w = sums.point[:count]
-    gradient = sums.gradient[:count]
-    gram = sums.hessian[:count, :count]
-    loss = sums.loss
-    if sums.point.size > count:
-        # At the best intercept.
-        border = sums.hessian[:count, count]
-        corner = sums.hessian[count, count]
-        slope = sums.gradient[count]
-        gradient = gradient - border * (slope / corner)
-        loss = loss - 0.5 * slope**2 / corner
-        gram = gram - np.outer(border, border) / corner
+    # At the best intercept, if there is one.
+    border, corner, slope = sums.hessian[count:, :count], sums.hessian[count:, count:], sums.gradient[count:]
+    moved = np.linalg.solve(corner, np.column_stack([border, slope]))
+    gradient = sums.gradient[:count] - border.T @ moved[:, -1]
+    loss = sums.loss - 0.5 * float(slope @ moved[:, -1])
+    gram = sums.hessian[:count, :count] - border.T @ moved[:, :-1]
     variances = np.diag(gram).copy()
     refuse(variances <= _CONSTANT * np.diag(sums.hessian)[:count], names, "is constant at all sites together")
     units = np.sqrt(variances)
@@ -391,7 +371,7 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     product = gram @ (units * w) - gradient / units
     squares = 2.0 * loss + float((units * w) @ (product + gradient / units)) - 2.0 * float(gradient @ w)
     base = math.sqrt(math.log(max(count, 2)) / n)
-    b, noise, degrees = _scaled_lasso(gram, product, squares, base, n, sums.parameters - count)
+    b, noise, degrees = _scaled_lasso(gram, product, squares, base, n, sums.point.size - count + sums.intercepts)
     _remaining(sums, 0.5 * noise)
     theta = np.empty((count, count))
     for j in range(count):
@@ -415,10 +395,8 @@ def _scaled_lasso(
         b = _lasso(gram, product, _LASSO * base * math.sqrt(noise), b, np.arange(b.size))
         degrees = n - np.count_nonzero(b) - intercepts
         if degrees < 0.25 * n:
-            raise ConfigurationError(
-                f"there are no intervals: of {n:.0f} rows {degrees:.0f} are left for the noise, after a lasso of "
-                f"{product.size} columns; take more rows or fewer columns"
-            )
+            prefix = f"there are no intervals: of {n:.0f} rows {degrees:.0f} are left for the noise, after a lasso"
+            raise ConfigurationError(f"{prefix} of {product.size} columns; take more rows or fewer columns")
         before = noise
         noise = (squares + float(b @ (gram @ b - 2.0 * product))) * n / degrees
         if not abs(noise - before) > 1e-3 * noise:

@@ -27,9 +27,8 @@ from flwr_fco.objectives.linear import TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.tables.base import Federated
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES
-from flwr_fco.tables.quality import Curves, curves_of
 from flwr_fco.tables.reading import Client, as_table
-from flwr_fco.tables.reports import class_names
+from flwr_fco.tables.reports import Curves, class_names, curves_of
 from flwr_fco.tables.sites import asked_of
 
 
@@ -311,8 +310,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
             raise PublicError(f"y has {found}; expected counts, or counts and exposures > 0: in a frame, 'exposure'")
         if (made[:, 1] <= 0.0).any():
             # A row's own number, which is not for a server where rows are limited.
-            prefix = f"y has an exposure of {made[:, 1].min():g}"
-            raise ConfigurationError(f"{prefix}; expected numbers > 0, such as person-years")
+            raise ConfigurationError(f"y has an exposure of {made[:, 1].min():g}; expected numbers > 0, such as years")
         return made
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
@@ -452,8 +450,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             classes = np.concatenate([own.y for own in clients])
         self.classes_ = np.unique(classes)
         if self.classes_.size < 2:
-            prefix = f"y holds 1 class, {self.classes_.tolist()}"
-            raise ConfigurationError(f"{prefix}; a classifier needs examples of two classes at least")
+            raise ConfigurationError(f"y holds 1 class, {self.classes_.tolist()}; a classifier needs two at least")
         shown = [own.shown for own in getattr(self.codebook, "outcome", {}).values() if len(own.levels) == 2]
         if shown and shown[0] == self.classes_.tolist()[:1]:
             text = "the odds are of {1!r} against {0!r}, as classes are sorted, and {1!r} is the codebook's reference"
@@ -462,8 +459,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if (outputs := self._outputs) > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; only models of two classes have them")
         if outputs > 1 and self.site_intercepts == "local":
-            prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
-            raise ConfigurationError(f"{prefix}; expected two classes, or a common intercept")
+            raise ConfigurationError(f"site_intercepts='local' of {outputs} classes; expected two classes, or 'common'")
 
     def _all_classes(self, given: Any) -> NDArray[Any]:
         levels = [own.levels for own in getattr(self.codebook, "outcome", {}).values()]
@@ -473,10 +469,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         classes = self.classes_
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
-            raise PublicError(
-                f"a label is none of classes={classes.tolist()}; give all labels of the federation as classes=[...] to "
-                "client_app, at every site, and to fit"
-            )
+            prefix = f"a label is none of classes={classes.tolist()}; give all labels of the federation"
+            raise PublicError(f"{prefix} as classes=[...] to client_app, at every site, and to fit")
         codes = np.searchsorted(classes, y)
         options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
         options |= {} if classes.size == 2 else {"num_classes": classes.size}
@@ -705,7 +699,7 @@ class FederatedCoxRegression(Federated):
         """Return survival at some times, of the rows of several sites or of two groups of them, and the log-rank test.
 
         A site sends how many rows are at risk and have events between the times, for each group, and refuses if its
-        owner's `Disclosure` allows no sums of so few rows (:mod:`flwr_fco.tables.quality` says what the estimates are).
+        owner's `Disclosure` allows no sums of so few rows (:mod:`flwr_fco.tables.reports` says what the estimates are).
         The model's coefficients have no part in it.
 
         Parameters
@@ -820,12 +814,10 @@ def to_estimator(result: Model, objective: Objective, *, classes: ArrayLike | No
     """
     kinds = LeastSquares | Logistic | MultinomialLogistic
     if not isinstance(objective, kinds) or isinstance(objective, TraceRegression):
-        prefix = f"{type(objective).__name__} has no estimator"
-        raise ConfigurationError(f"{prefix}; LeastSquares, Logistic and MultinomialLogistic have one")
+        raise ConfigurationError(f"{type(objective).__name__} has no estimator; expected squares or a logistic loss")
     arrays = {name: np.asarray(array, dtype=np.float64) for name, array in arrays_of(result).items()}
     if (shapes := {name: array.shape for name, array in arrays.items()}) != (expected := dict(objective.layout.shapes)):
-        prefix = f"the model's arrays are {shapes}, the objective's {expected}"
-        raise ConfigurationError(f"{prefix}: they are of different runs")
+        raise ConfigurationError(f"the arrays are {shapes}, the objective's {expected}: they are of different runs")
     # Rows of images are flattened, in the estimator too.
     coefficients = arrays["coefficients"].reshape(objective.features.shape[1], -1)
     intercept = arrays.get("intercept", np.zeros(coefficients.shape[1]))

@@ -90,15 +90,12 @@ class Intervals(Choice):
             If a column is none of them, or there are more than 2,000 features.
         """
         if len(names) > MOST_COLUMNS:
-            raise ConfigurationError(
-                f"intervals of a model of {len(names)} columns; at most {MOST_COLUMNS} are possible, because the "
-                "estimate of each takes the second derivatives of all. Fit on fewer columns, chosen without the targets"
-            )
+            prefix = f"intervals of a model of {len(names)} columns; at most {MOST_COLUMNS} are possible"
+            raise ConfigurationError(f"{prefix}: fit on fewer columns, chosen without the targets")
         if self.columns is None:
             return [*range(len(names))]
         known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
-        unknown = [column for column in self.columns if column not in known]
-        if unknown:
+        if unknown := [column for column in self.columns if column not in known]:
             prefix = f"Intervals(columns=...) has {unknown[:5]}, which are no features"
             raise ConfigurationError(f"{prefix}; they are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
         return [known[column] for column in self.columns]
@@ -247,30 +244,24 @@ class Inference:
 
     def _count_intercepts(self) -> None:
         """Say which sites have an intercept of their own: those that are too small share one, and others need none."""
-        pooled, idle = list[Answer](), list[Answer]()
         reported = self.reported if self.own else []
+        counts = np.array([[own.numbers["events"], own.numbers["others"]] for own in reported]).reshape(-1, 2)
         # A model whose intercepts stay at the sites has refused those that are too small.
-        shared = "intercept" in self.sites.start
-        for answer in reported:
-            events, others = (answer.numbers[name] for name in ("events", "others"))
-            if self.kind is CLASSES and shared and answer.examples < FEWEST_ROWS:
-                pooled.append(answer)
-            elif min(events, others) < 1.0:
-                idle.append(answer)
-        numbers = [sum(answer.numbers[name] for answer in pooled) for name in ("events", "others")]
-        if sum(numbers) < FEWEST_ROWS or min(numbers) < 1.0:
-            pooled, idle = [], [*idle, *pooled]
-        self.pooled = [*map(self._named, pooled)]
-        self.idle = [*map(self._named, idle)]
+        shares = self.kind is CLASSES and "intercept" in self.sites.start
+        small = np.array([shares and own.examples < FEWEST_ROWS for own in reported], dtype=bool)
+        together = counts[small].sum(axis=0)
+        pooled = small & bool(together.sum() >= FEWEST_ROWS and together.min() >= 1.0)
+        idle = ~pooled & (small | (counts.min(axis=1, initial=math.inf) < 1.0))
+        self.pooled, self.idle = ([self._named(reported[m]) for m in np.flatnonzero(on)] for on in (pooled, idle))
         #: Those of sites that share one counted once.
-        self.intercepts = len(reported) - len(idle) - len(pooled) + bool(pooled)
+        self.intercepts = len(reported) - len(self.idle) - len(self.pooled) + bool(self.pooled)
 
     def _check_events(self) -> None:
         """Refuse too few events for the columns, and warn of few; an intercept of a site's own biases as they do."""
         # No site has more of them than rows, and where all are of one class they say nothing beside its intercept.
         of = [answer for answer in self.reported if self._named(answer) not in self.idle]
-        counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
-        events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
+        counts = [[min(max(0.0, own.numbers[name]), own.examples) for own in of] for name in ("events", "others")]
+        events = min(map(sum, counts))
         columns = len(self.names) + self.intercepts
         kind = f"events ({self.kind.counted})" if self.kind is CLASSES else self.kind.counted
         own = f" and {self.intercepts} intercepts" * bool(self.intercepts)
@@ -278,10 +269,8 @@ class Inference:
         if events < _EVENTS * columns and self.left_out:
             raise ConfigurationError(f"the sites' numbers of events are not known: {'; '.join(self.left_out)}")
         if events < _EVENTS * columns:
-            raise ConfigurationError(
-                f"{prefix}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take "
-                "fewer columns, chosen without these rows, or fit without intervals"
-            )
+            advice = "take fewer columns, chosen without these rows, or fit without intervals"
+            raise ConfigurationError(f"{prefix}; expected at least {_EVENTS} a column: {advice}")
         if events < _FEW_EVENTS * columns:
             more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
             warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=6)
@@ -376,10 +365,9 @@ class Inference:
             room = np.array([self._most(answer, curved) for answer, curved in zip(answers, own, strict=True)])
             room += _ROUNDING * np.maximum(room, room.max(axis=0) * [[0.0], [1.0]])
         for m, k, j in np.argwhere(said > room)[:1].tolist():
-            raise ConfigurationError(
-                f"{self._named(answers[m])} says a {('second derivative', 'slope')[k]} of {self._column(j)} of "
-                f"{said[m, k, j]:.3g}; with its loss, rows, mean and variance at most {room[m, k, j]:.3g} is possible"
-            )
+            prefix = f"{self._named(answers[m])} says a {('second derivative', 'slope')[k]} of {self._column(j)} of"
+            most = f"with its loss, rows, mean and variance at most {room[m, k, j]:.3g} is possible"
+            raise ConfigurationError(f"{prefix} {said[m, k, j]:.3g}; {most}")
         usual = np.broadcast_to(np.sort(own, axis=0)[(len(own) - 1) // 2], own.shape)
         self._check_shares(answers, own, usual, "second derivative of", self.asked.largest, 0.0)
 
@@ -398,12 +386,10 @@ class Inference:
         middle = np.maximum(np.sort(ratio, axis=0)[(len(own) - 1) // 2], 1.0)
         wrong = (ratio > most * middle) & ~(own <= part * own.sum(axis=0)) & math.isfinite(self.asked.largest)
         for m, j in np.argwhere(wrong)[:1]:
-            raise ConfigurationError(
-                f"the {about} {self._column(j)} is {ratio[m, j]:.3g} times what is usual for its rows at "
-                f"{self._named(answers[m])}, and {middle[j]:.3g} times at the median of the sites: standard errors "
-                "would be those of one site. Check its units; if the column does spread so much there, give "
-                "intervals=Intervals(largest=math.inf)"
-            )
+            prefix = f"{about} {self._column(j)} is {ratio[m, j]:.3g} times what is usual for its rows"
+            than = f"{middle[j]:.3g} times at the median of the sites: standard errors would be those of one site"
+            advice = "Check its units; if it does spread so much there, give intervals=Intervals(largest=math.inf)"
+            raise ConfigurationError(f"the {prefix} at {self._named(answers[m])}, and {than}. {advice}")
 
     def _most(self, answer: Answer, curved: Vector) -> Any:
         """Return the largest second derivatives and slopes of columns of these means and variances, shape (2, size)."""

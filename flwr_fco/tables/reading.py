@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
 from flwr_fco.core.validation import of_type
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.tables.codebook import Codebook
@@ -116,18 +116,15 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
     for own in clients:
         features = as_table(own.features, own.name)
         names = columns_in(features)
-        if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise ConfigurationError(f"{own.name} has several columns of the name {listed(twice)}; expected one")
         # Names that are no texts are not matched, but the same in the same order.
         there, each = (list(getattr(part, "columns", [])) for part in (here.features, features))
         # A name that is NaN is not that of the same table.
         if own is not here and (sorted(names) != sorted(first) or (not names and there and each and there != each)):
             about = difference(own.name, names_of(each), here.name, names_of(there), classes=False)
-            raise ConfigurationError(
-                f"{own.name} has the columns {listed(each) or 'of an array'}, {here.name} has "
-                f"{listed(there) or 'those of an array'}: {about}; expected the same names, in any order if they are "
-                "texts: give all parts the columns that they have in common"
-            )
+            has = f"{own.name} has the columns {listed(each) or 'of an array'}"
+            other = f"{here.name} has {listed(there) or 'those of an array'}: {about}"
+            advice = "in any order if they are texts: give all parts the columns that they have in common"
+            raise ConfigurationError(f"{has}, {other}; expected the same names, {advice}")
         found.append(own._replace(features=features if names == first else features[first]))
     return found
 
@@ -139,11 +136,12 @@ def columns_in(features: Any) -> list[str]:
 
 
 def as_table(rows: Any, whose: str) -> Any:
-    """Return rows of a list as an array, others as they are; raise PublicError if they are ragged."""
-    try:
-        return rows if hasattr(rows, "shape") else np.asarray(rows)
-    except ValueError as error:
-        raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
+    """Return rows of a list as an array, others as they are; refuse ragged ones, and several columns of one name."""
+    with in_words(f"{whose} has rows of unequal length; expected as many numbers in each", PublicError):
+        table = rows if hasattr(rows, "shape") else np.asarray(rows)
+    if twice := [name for name, count in Counter(columns_in(table)).items() if count > 1]:
+        raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one")
+    return table
 
 
 def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArray[np.int64] | None]:
@@ -239,20 +237,16 @@ def read_site(
         of = f"{type(data).__name__}{f' of {len(given)}' * isinstance(data, tuple)}"
         raise PublicError(f"load returns a {of}, or y was not given; expected a tuple (X, y) or (X, y, sample_weight)")
     own = opened(Client(whose, None, *(*given, None, None)[:3]), codebook, cluster, needed=True)
-    features = as_table(own.features, "a site")
+    features = as_table(own.features, whose)
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         if lacks := [name for name in order if name not in names]:
-            prefix = f"this site's rows lack the columns {lacks[:5]} of features="
-            raise PublicError(f"{prefix}; give them, or leave them out everywhere")
+            raise PublicError(f"the rows lack the columns {lacks[:5]} of features=; give them, or drop them everywhere")
         features = features[list(order)]
         names = tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
-        prefix = f"this site's rows have {np.shape(features)[-1]} columns without names"
-        raise PublicError(f"{prefix}, and features= has {len(order)}")
+        raise PublicError(f"rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}")
     refuse_text(features, "X")
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one")
     try:
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -322,11 +316,9 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     for (first, one), *others in codings.values():
         for second, other in others:
             if one != other and not any({one, other} <= own.keys() for own in held.values()):
-                raise ConfigurationError(
-                    f"{first} has labels {one!r}, {second} has labels {other!r}, and none has both: these are two "
-                    "codings of one class. Write it in the same way at every client; three classes need names, such as "
-                    "'low'"
-                )
+                prefix = f"{first} has labels {one!r}, {second} has labels {other!r}, and none has both"
+                advice = "Write it in the same way at every client; three classes need names, such as 'low'"
+                raise ConfigurationError(f"{prefix}: these are two codings of one class. {advice}")
 
 
 def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -375,16 +367,14 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
 def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
     if not rows or any(own is None for own in rows):
-        prefix = "cv is a list of splits, whose numbers are rows of one X"
-        raise ConfigurationError(f"{prefix}; with clients' parts, or over a grid, give a number of folds")
+        raise ConfigurationError("cv splits the rows of one X; of parts, or over a grid, give a number of folds")
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]
     tested = np.concatenate(tests)
     fold = np.full(1 + max(int(own.max()) for own in (*rows, tested)), -1, dtype=np.int64)
     for number, test in enumerate(tests):
         fold[test] = number
     if np.unique(tested).size != tested.size or (fold[np.concatenate(rows)] < 0).any():
-        prefix = "cv is a list of splits whose test rows overlap or leave rows out"
-        raise ConfigurationError(f"{prefix}; expected a partition")
+        raise ConfigurationError("cv: the splits' test rows overlap or leave rows out; expected a partition")
     return fold
 
 
@@ -431,10 +421,8 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
         given = _by_name(given, [*names])
     factors = np.asarray(given)
     if factors.shape != (d,) or factors.dtype.kind not in "fiu":
-        raise ConfigurationError(
-            f"penalty_factor has shape {factors.shape} and dtype {factors.dtype}; expected a number for each of the "
-            f"{d} features, or a mapping of names to numbers"
-        )
+        prefix = f"penalty_factor has shape {factors.shape} and dtype {factors.dtype}; expected a number for each of"
+        raise ConfigurationError(f"{prefix} the {d} features, or a mapping of names to numbers")
     if (wrong := np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))).size:
         where = names[wrong[0]] if len(names) else wrong[0]
         prefix = f"penalty_factor={factors[wrong[0]]:g} of feature {where}"
@@ -447,9 +435,7 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     known = set(names)
     patterns = {key: [own for own in names if fnmatch.fnmatchcase(own, str(key))] for key in given if key not in known}
     if unknown := [key for key, found in patterns.items() if not found]:
-        raise ConfigurationError(
-            f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
-            f"{', ...' if len(names) > 10 else ''}"
-        )
+        shown = ", ".join(names[:10]) + ", ..." * (len(names) > 10)
+        raise ConfigurationError(f"penalty_factor names {unknown[:5]}, which X does not have; its features are {shown}")
     found = {name: given[key] for key in reversed(patterns) for name in patterns[key]}
     return [given.get(name, found.get(name, 1.0)) for name in names]

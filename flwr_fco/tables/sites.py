@@ -31,7 +31,6 @@ from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.checks import same_rows
 from flwr_fco.tables.estimates import counted
 from flwr_fco.tables.reading import is_grid, place_of
 
@@ -42,6 +41,8 @@ TIMEOUT = 600.0
 #: varies in a stratum.
 _NUMBERS = ("loss", "mass", "weighted", "dense", "mean")
 _COLUMNS = ("means", "variances", "within")
+#: Rows without which nothing is said of columns that are constant, or of sums that are the same.
+ROWS = 10
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
 _HEAVIEST = 10.0
@@ -205,11 +206,21 @@ def check_masses(answers: Sequence[Answer], sites: Sequence[Any]) -> None:
     usual = sorted(means)[(len(means) - 1) // 2]
     for answer, mean in zip(answers, means, strict=True):
         if not 0.0 < mean <= _HEAVIEST * usual:
-            raise ConfigurationError(
-                f"{called(answer.partition, sites)} says that its rows weigh {mean:.3g} in the mean, and the sites' "
-                f"median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all sites "
-                "weights on one scale"
-            )
+            prefix = f"{called(answer.partition, sites)} says that its rows weigh {mean:.3g} in the mean"
+            most = f"at most {_HEAVIEST:g} times as much as the sites' median, {usual:.3g}"
+            raise ConfigurationError(f"{prefix}; expected more than 0 and {most}: give all sites weights on one scale")
+
+
+def same_rows(sites: Sequence[str], sums: Sequence[Any], odd: Any) -> Iterator[tuple[int, str]]:
+    """Yield the places of sites whose sums, the first of them rows, are identical to others', and what that means.
+
+    Few rows are the same at two sites by chance, as are columns that are not `odd`: those of two values.
+    """
+    known = dict[tuple[str, ...], str]()
+    for place, (site, own) in enumerate(zip(sites, sums, strict=True)):
+        key = tuple(f"{number + 0.0:.10g}" for number in own)
+        if own[0] >= ROWS and odd[place] and (other := known.setdefault(key, site)) != site:
+            yield place, f"has the same rows as {other}: all sums are identical. Was one file used at both?"
 
 
 # --- all sites of a fit -----------------------------------------------------------------------------------------------
@@ -376,11 +387,9 @@ class Sites:
         usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
         for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
             m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
-            text = (
-                f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}, within "
-                f"most of them up to {usual[j]:.3g}: {self.names[m]} says a mean of {means[m, j]:.3g} and a deviation "
-                f"of {own[m, j]:.3g}. This weakens the feature's penalty; check the unit at this site"
-            )
+            prefix = f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}"
+            says = f"{self.names[m]} says a mean of {means[m, j]:.3g} and a deviation of {own[m, j]:.3g}"
+            text = f"{prefix}, within most up to {usual[j]:.3g}: {says}. This weakens its penalty; check the unit there"
             if not np.isfinite(scales[j]):
                 raise ConfigurationError(text)
             warnings.warn(text, UserWarning, stacklevel=4)
