@@ -632,14 +632,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(prefix, UserWarning, stacklevel=3)
         level = sites.level if self._common_intercept and self._kind is SQUARES else 0.0
         centre = np.append(sites.origin, level)
-        far = bool(centre.any())
-        if far:
-            sites.centre(centre)
-        try:
+        with ExitStack() as stack:
+            if centre.any():
+                sites.centre(centre)
+                stack.callback(sites.centre, np.zeros_like(centre))
             arrays = self._solved_there(sites)
-        finally:
-            if far:
-                sites.centre(np.zeros_like(centre))
         self.n_iter_ = sites.rounds
         points = self.path_.points if self._path is not None else ()
         for own in (arrays, *(point.result.arrays for point in points)):

@@ -522,14 +522,12 @@ def estimates(question: Question, objective: Objective) -> Answer:
     ``mean`` is their mean, and ``saturated`` that of their log likelihoods by a parameter each, of which the loss is
     what is missing; else 0. The point is not used.
     """
-    events, others = events_of(objective)
     found = own_estimates(objective)
-    zeros = np.zeros(objective.layout.size)
-    estimate, error, degrees = (zeros, zeros, zeros) if found is None else found
-    mean, saturated = counted(objective)
-    numbers = {"reported": float(found is not None), "events": float(events), "others": float(others)}
-    vectors = {"estimate": estimate, "error": error, "degrees": degrees}
-    return Answer({**numbers, "mean": mean, "saturated": saturated}, vectors)
+    names = "reported", "events", "others", "mean", "saturated"
+    numbers = map(float, (found is not None, *events_of(objective), *counted(objective)))
+    vectors = np.zeros((3, objective.layout.size)) if found is None else found
+    own = dict(zip(("estimate", "error", "degrees"), vectors, strict=True))
+    return Answer(dict(zip(names, numbers, strict=True)), own)
 
 
 def counted(objective: Any) -> tuple[float, float]:
