@@ -131,7 +131,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._kind in (SQUARES, COUNTS) or len(getattr(self, "classes_", "01")) > 2:
             raise ConfigurationError("quality is of two classes and of survival times; else ask `score`, at each site")
         if self.site_intercepts == "local":
-            prefix = "of site_intercepts='local' each site's intercept has stayed there; ask `score` at each site"
+            prefix = "quality of site_intercepts='local': each intercept has stayed there; ask `score` at each site"
             raise ConfigurationError(f"{prefix}, after model.intercept_ = model.intercept_for(X, y)")
         with asked_of(self, X, y, groups) as (run, sites):
             return reports.quality_of(run, self, sites)

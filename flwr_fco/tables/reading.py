@@ -367,7 +367,7 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
 def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
     if not rows or any(own is None for own in rows):
-        raise ConfigurationError("cv splits the rows of one X; of parts, or over a grid, give a number of folds")
+        raise ConfigurationError("cv: the numbers are rows of one X; of parts, or over a grid, give a number of folds")
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]
     tested = np.concatenate(tests)
     fold = np.full(1 + max(int(own.max()) for own in (*rows, tested)), -1, dtype=np.int64)

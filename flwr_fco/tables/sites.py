@@ -379,7 +379,7 @@ class Sites:
         ConfigurationError
             If it is infinite, or a site says a variance below 0.
         """
-        scales = self.scales
+        scales = self.deviations
         for site, reported in zip(self.names, self.variances, strict=True):
             if (reported < 0.0).any():
                 raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")

@@ -33,7 +33,7 @@ HONEST = {
 
 
 def honest(seed: int, kind: str) -> dict[str, pd.DataFrame]:
-    """Return 3 to 12 sites that differ as much as `flwr_fco.tables.description` says is usual, with 50 to 1000 rows each."""
+    """Return 3 to 12 sites that differ as much as `tables.description` says is usual, with 50 to 1000 rows each."""
     rng = np.random.default_rng(seed)
     effects = rng.normal(0.0, 0.3, 6) * (rng.random(6) < 0.7)
     baseline = rng.normal(-1.0, 0.5)
