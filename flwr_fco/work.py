@@ -57,7 +57,7 @@ class FirstOrder(LocalWork):
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "epochs", 1)
         if self.steps is not None and self.epochs is not None:
-            raise ConfigurationError(f"epochs={self.epochs!r} and steps={self.steps!r}; give one of the two")
+            raise ConfigurationError(f"epochs={self.epochs!r} and steps={self.steps!r}; give one of them")
         super().__post_init__()
 
     def __repr__(self) -> str:
