@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import is_missing
+from flwr_fco.core.schema import is_missing, listed
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 
 #: A matrix of features, shape (n, d): an ndarray or a csr_array, of float64 or float32.
@@ -102,8 +102,11 @@ def refuse_text(features: Any, name: str = "features") -> None:
     Raises
     ------
     ConfigurationError
-        If there is such a column; it names them.
+        If there is such a column; it names them. Or if it is a table of pyarrow.
     """
+    # Its names would not be read, and its columns taken by their places, which may be others elsewhere.
+    if hasattr(features, "column_names"):
+        raise PublicError(f"{name} are a {type(features).__name__} of columns with names; give {name}.to_pandas()")
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
     columns = [
@@ -114,8 +117,7 @@ def refuse_text(features: Any, name: str = "features") -> None:
         or (f"{kind}" == "object" and any(isinstance(entry, _NO_NUMBER) for entry in features.iloc[:, place]))
     ]
     if columns:
-        more = " and more" if len(columns) > 5 else ""
-        prefix = f"{name}: the columns {columns[:5]}{more} hold texts, categories, dates or times; expected numbers"
+        prefix = f"{name}: the columns {listed(columns)} hold texts, categories, dates or times; expected numbers"
         raise PublicError(
             f"{prefix}. For numbers with a decimal comma, pandas.read_csv(..., decimal=','). For categories, agree on "
             f"them at all sites, and give a column for each, such as pandas.get_dummies(X[{columns[0]!r}].astype("
@@ -127,8 +129,7 @@ def is_sparse(features: Any) -> bool:
     """Whether `features` is a SciPy sparse matrix or array, or a pandas frame of sparse columns."""
     # A sparse matrix exists only if its module is loaded; this check saves clients without one the import.
     sparse = sys.modules.get("scipy.sparse")
-    is_frame = hasattr(getattr(features, "sparse", None), "to_coo")
-    return is_frame or (sparse is not None and bool(sparse.issparse(features)))
+    return hasattr(getattr(features, "sparse", None), "to_coo") or bool(sparse and sparse.issparse(features))
 
 
 def _in_rows(features: Any, name: str) -> Any:
