@@ -15,17 +15,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms import decentralized, restricted_gradient_tracking
-from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco import algorithms
 from flwr_fco.algorithms.contract.choices import SHARE, Average, Density, Everyone, Last, Ledger, Reference, Strengths
-from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum
-from flwr_fco.algorithms.fed_dr import DouglasRachford
-from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.algorithms.newton import NewtonPath, ProximalNewton, QuasiNewton
-from flwr_fco.algorithms.primal_averaging import GradientSteps, MirrorDescent, SubgradientSteps
-from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
-from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
+from flwr_fco.algorithms.dual_fl import next_momentum
+from flwr_fco.algorithms.newton import NewtonPath, QuasiNewton
+from flwr_fco.algorithms.restricted_gradient_tracking import Stage, restricted_map
 from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
@@ -83,7 +77,7 @@ class FedDualAvg(StepStrategy):
     0.01
     """
 
-    algorithm = DualAveraging
+    algorithm = algorithms.DualAveraging
     server_momentum: float = field(default=0.0, metadata=MOMENTUM)
     privacy: GaussianDP | None = None
     client: Literal["composite", "unmodified"] = "composite"
@@ -171,7 +165,7 @@ class FedDAGT(StepStrategy):
     'gradient'
     """
 
-    algorithm = GradientTracking
+    algorithm = algorithms.GradientTracking
     theory = "1/(L K)"
     client_state: Ledger = field(default=Ledger())
     tracker_start: Literal["gradient", "zero"] = "gradient"
@@ -227,14 +221,14 @@ class ReFedDAGT(StepStrategy):
     25000.0
     """
 
-    algorithm = restricted_gradient_tracking.RestrictedGradientTracking
+    algorithm = algorithms.RestrictedGradientTracking
     theory = "1/(L K)"
     client_state: Ledger = field(default=Ledger())
     radius_squared: float | None = field(default=None, metadata=POSITIVE)
 
     def _check(self) -> None:
         super()._check()
-        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
 
 
 @strategy
@@ -271,7 +265,7 @@ class MultistepReFedDAGT(ReFedDAGT):
     3
     """
 
-    algorithm = MultistepGradientTracking
+    algorithm = algorithms.MultistepGradientTracking
     stages: Sequence[Stage] = ()
     reference: Reference = field(default=Reference())
 
@@ -305,7 +299,7 @@ class DFedDA(StepStrategy):
     16
     """
 
-    algorithm = decentralized.DecentralizedDualAveraging
+    algorithm = algorithms.DecentralizedDualAveraging
     theory = "1/(tau L K)"
     mixing: Mixing = field(default="complete", metadata={"example": '"ring" or a topology.from_graph(graph)'})
     weighting: Literal["uniform"] = "uniform"
@@ -336,7 +330,7 @@ class DFedDAGT(DFedDA):
     'uniform'
     """
 
-    algorithm = decentralized.DecentralizedGradientTracking
+    algorithm = algorithms.DecentralizedGradientTracking
     theory = "1/(tau^2 L K)"
     tracker_start: Literal["gradient", "zero"] = "gradient"
 
@@ -374,7 +368,7 @@ class DReFedDAGT(DFedDAGT):
     3
     """
 
-    algorithm = decentralized.DecentralizedRestricted
+    algorithm = algorithms.DecentralizedRestricted
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = field(default=None, metadata=POSITIVE)
     stages: Sequence[Stage] = ()
@@ -382,7 +376,7 @@ class DReFedDAGT(DFedDAGT):
 
     def _check(self) -> None:
         super()._check()
-        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
 
 
 @strategy
@@ -404,7 +398,7 @@ class LocalSGD(StepStrategy):
     LocalSGD(work=Epochs(5, batch_size=32))
     """
 
-    algorithm = GradientSteps
+    algorithm = algorithms.GradientSteps
 
 
 @strategy
@@ -432,7 +426,7 @@ class FedAvgSubgradient(StepStrategy):
     0.01
     """
 
-    algorithm: ClassVar[type[Algorithm] | None] = SubgradientSteps
+    algorithm: ClassVar[type[algorithms.Algorithm] | None] = algorithms.SubgradientSteps
 
 
 @strategy
@@ -460,7 +454,7 @@ class FedMid(StepStrategy):
     FedMid(fraction_train=0.5, server_prox=False)
     """
 
-    algorithm = MirrorDescent
+    algorithm = algorithms.MirrorDescent
     client_prox: bool = True
     server_prox: bool = True
 
@@ -522,7 +516,7 @@ class FeDualEx(StepStrategy):
     'last'
     """
 
-    algorithm = DualExtrapolation
+    algorithm = algorithms.DualExtrapolation
     theory = "1/(sqrt(5) L)"
     privacy: GaussianDP | None = None
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
@@ -556,7 +550,7 @@ class FedMiP(StepStrategy):
     False
     """
 
-    algorithm = MirrorProx
+    algorithm = algorithms.MirrorProx
     theory = "1/(sqrt(5) L)"
     server_prox: bool = True
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
@@ -593,7 +587,7 @@ class FedDR(MinimiseStrategy):
     1.0
     """
 
-    algorithm = DouglasRachford
+    algorithm = algorithms.DouglasRachford
     client_state: Ledger = field(default=Ledger())
     step: float = field(default=1.0, metadata=POSITIVE)
     relaxation: float = field(default=1.0, metadata={"range": (lambda rho: 0.0 < rho <= 2.0, "0 < relaxation <= 2")})
@@ -647,7 +641,7 @@ class DualFL(MinimiseStrategy):
     (0.01, 0.01)
     """
 
-    algorithm = DualAcceleration
+    algorithm = algorithms.DualAcceleration
     client_state: Ledger = field(default=Ledger())
     participation: Everyone = field(default=Everyone())
     nu: float | Literal["auto"] | None = field(default=None, metadata=POSITIVE)
@@ -719,17 +713,17 @@ class FedNewton(CompositeStrategy):
     (True, True)
     """
 
-    algorithm = ProximalNewton
+    algorithm = algorithms.ProximalNewton
     participation: Everyone = field(default=Everyone())
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
     hessian: Literal["block", "none"] = "block"
     strengths: Strengths | None = None
 
-    def _kind(self) -> type[Algorithm]:
+    def _kind(self) -> type[algorithms.Algorithm]:
         kind = super()._kind()
-        if kind is ProximalNewton and self.strengths is not None:
+        if kind is algorithms.ProximalNewton and self.strengths is not None:
             return NewtonPath
-        return QuasiNewton if kind is ProximalNewton and self.hessian == "none" else kind
+        return QuasiNewton if kind is algorithms.ProximalNewton and self.hessian == "none" else kind
 
     def _check(self) -> None:
         super()._check()

@@ -61,14 +61,9 @@ def strategy(kind: _Kind) -> _Kind:
     ...
     flwr_fco.errors.UnknownOptionError: fraction_fit=0.5: FedDualAvg has no such option; write fraction_train=
     """
-    return cast(_Kind, _refusing(dataclass(repr=False, eq=False, kw_only=True)(kind)))
+    return refusing(cast(_Kind, dataclass(repr=False, eq=False, kw_only=True)(kind)), _advice)
 
 
-def _refusing(kind: _Kind) -> _Kind:
-    return refusing(kind, lambda name, taken: _advice(name, taken))
-
-
-@_refusing
 @dataclass(repr=False, eq=False)
 class Options(FedAvg):
     """Options of every strategy, beginning with those of Flower's ``FedAvg`` in its order.
@@ -370,16 +365,18 @@ _ADVICE = {name: text for text, names in _ROWS for name in names.split()}
 
 def _advice(name: str, taken: Mapping[str, Any]) -> str:
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
-    text = _ADVICE.get(name, "")
+    near = name if name in _ADVICE else nearest(name, [*taken, *_ADVICE])
+    if near is None:
+        return "; help() of the class lists those it has"
+    if near in taken:
+        return f"; did you mean {near}?"
+    text = _ADVICE[near]
     option, is_option, _ = text.partition("=")
     if ("client_lr" if option == "work" else option) in taken:
         return f"; write {text}"
     if option.isidentifier() and is_option:
         return f"; elsewhere it is {text}" + (", and this method has none" if "take" not in text else "")
-    if text:
-        return f"; {text}"
-    if (own := nearest(name, [*taken])) is not None:
-        return f"; did you mean {own}?"
-    # Of short names many are alike.
-    near = nearest(name, [*_ADVICE]) if len(name) > 3 else None
-    return "; help() of the class lists those it has" if near is None else _advice(near, taken)
+    return f"; {text}"
+
+
+refusing(Options, _advice)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM
+from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
 from flwr_fco.certificates import Certificate, Request, certificate
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Vector, all_finite, dense
@@ -97,22 +97,17 @@ def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = No
 
     answered = run.nodes.exchange(run, addressed(run.grid, contents, QUESTIONS, run.number), current)
     good = current.settle(*replies.collect(current, answered, read))
-    good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
+    each = [tuple(reply.value.numbers[name] for name in request.agreed) for reply in good]
+    usual, count = Counter(each).most_common(1)[0] if each else ((), 0)
+    text = f"that of {count} of {len(each)} clients is {usual}"
+    odd = {i: own for i, own in enumerate(each) if own != usual and 2 * count > len(each)}
+    good = current.without(good, {i: f"its {', '.join(request.agreed)} is {own}, {text}" for i, own in odd.items()})
     said = ((reply.value.numbers if request.kind == "validation" else {}, reply.value.examples) for reply in good)
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
     shares = [run.weight(reply.node, reply.value.examples) for reply in good]
     weights = replies.weights_of(shares, options.weighting == "uniform")
     return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=bool(weights))]
-
-
-def _unlike_most(said: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[int, str]:
-    """Return why answers do not count that say other numbers than more than half of them, by position."""
-    each = [tuple(numbers[name] for name in names) for numbers in said]
-    usual, count = Counter(each).most_common(1)[0] if each else ((), 0)
-    text = f"that of {count} of {len(each)} clients is {usual}"
-    odd = {i: own for i, own in enumerate(each) if own != usual and 2 * count > len(each)}
-    return {i: f"its {', '.join(names)} is {own}, {text}" for i, own in odd.items()}
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
@@ -248,12 +243,10 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
     >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
     8.5
     """
-    mean = np.zeros(uplinks[0].vectors["increment"].shape)
-    squares = 0.0
-    for up in uplinks:
-        vector = np.asarray(dense(up.vectors["increment"]), np.float64)
-        mean += up.weight * vector
-        squares += up.weight * float(vector @ vector)
+    weights, vectors = zip(*((up.weight, up.vectors["increment"]) for up in uplinks), strict=True)
+    mean = Mean().of(vectors, weights)
+    whole = (np.asarray(dense(vector), np.float64) for vector in vectors)
+    squares = sum(weight * float(vector @ vector) for weight, vector in zip(weights, whole, strict=True))
     size = float(mean @ mean) + _ROUNDING * squares
     return max(1.0, squares / (2.0 * size)) if size > 0.0 else 1.0
 

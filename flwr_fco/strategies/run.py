@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting, choices, options_of
-from flwr_fco.algorithms.contract.choices import Last, Trimmed
 from flwr_fco.algorithms.contract.replies import Mean, Momentum
 from flwr_fco.algorithms.decentralized import Graph
 from flwr_fco.core.computing import logger
@@ -133,10 +132,10 @@ class Run:
         own = [option.name for option in fields(options) if kinds[option.name] in (Rate, Rate | None)]
         self.rates = [name for name in dict.fromkeys((*AUTOMATIC, *own)) if hasattr(options, name)]
         rule = options.aggregation
-        normalize = bool(getattr(options, "normalize_local_work", True))
-        self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
+        centre = ("trimmed", rule.share) if isinstance(rule, choices.Trimmed) else (rule,)
+        self.mean = Mean(bool(getattr(options, "normalize_local_work", True)), *centre)
         self.momentum = Momentum(beta, self.mean) if (beta := getattr(options, "server_momentum", 0.0)) else None
-        self.averages = options.output != "last" and not isinstance(options.output, Last)
+        self.averages = options.output != "last" and not isinstance(options.output, choices.Last)
         #: The sum of the points whose mean the user sees, and their number.
         self.average: tuple[Vector | None, int] = None, 0
         self.untrained = Untrained() if options._unmodified or options._density else None
@@ -316,7 +315,7 @@ class Run:
         output = self.options.output
         if total is not None:
             found = total / count
-        elif isinstance(output, Last) and output.nonzeros is not None:
+        elif isinstance(output, choices.Last) and output.nonzeros is not None:
             found = HardSparsity(output.nonzeros).prox(found, 0.0)
         return problem.layout.rounded(found)
 

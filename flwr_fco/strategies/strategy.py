@@ -31,7 +31,6 @@ from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import EVALUATION
 from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
-from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.rounds import Callbacks, metrics_of, run_rounds
 from flwr_fco.strategies.run import Run, average_metrics, structure
 from flwr_fco.work import Epochs, FirstOrder, Minimise
@@ -116,8 +115,7 @@ class CompositeStrategy(Options):
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
-        run = self._run
-        theirs = "the clients' own"
+        run, wire, theirs = self._run, self.wire, "the clients' own"
         if run is None:
             # Options may have been set since.
             self._check()
@@ -144,7 +142,7 @@ class CompositeStrategy(Options):
             return [*lines, ("Method", text_of(self._method()))]
         lines += [(f"Chosen {k}", f"{own:.4g} = {run.reasons.get(k, 'as saved')}") for k, own in run.chosen.items()]
         lines.append(("Method", text_of(run.method)))
-        if isinstance(wire := self.wire, Short):
+        if isinstance(wire, Short):
             said = f"{wire.down} down, {wire.up} up; clients need ClientApp(mods=[short_mod()])"
             lines.append(("Short messages", said + (f"; {traffic}" if (traffic := traffic_of(run.result)) else "")))
         if run.ledger is not None:
@@ -418,7 +416,7 @@ class CompositeStrategy(Options):
         counts = {"num-replies": len(good), "num-left-out": len(run.current.nodes) - len(good)}
         return MetricRecord(_joined(self._averaged(run, self.evaluate_metrics_aggr_fn, good), counts))
 
-    def _averaged(self, run: Run, function: MetricsFunction | None, good: Sequence[Reply]) -> dict[str, Any]:
+    def _averaged(self, run: Run, function: MetricsFunction | None, good: Sequence[replies.Reply]) -> dict[str, Any]:
         """Return the clients' metrics of a round, by the user's function or as weighted means."""
         if not good:
             return {}
@@ -435,7 +433,7 @@ class CompositeStrategy(Options):
         return average_metrics(reports, weights, run.mean)
 
 
-def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Message]) -> list[Reply]:
+def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Message]) -> list[replies.Reply]:
     """Return the evaluations that count."""
     key = strategy.weighted_by_key
 

@@ -29,7 +29,6 @@ from flwr_fco.strategies.ledger import Key, named
 from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
-from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.run import Run, advice_on
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
@@ -241,14 +240,14 @@ def _by_non_zeros(run: Run, down: Downlink, seen: dict[int, Any]) -> Downlink:
     return down._replace(vectors={name: seen[id(vector)][1] for name, vector in down.vectors.items()})
 
 
-def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
+def traffic(run: Run, good: Sequence[replies.Reply]) -> dict[str, Any]:
     """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early.
 
     Parameters
     ----------
     run : Run
         Of the strategy.
-    good : sequence of Reply
+    good : sequence of replies.Reply
         The replies that count.
     """
     counts: dict[str, Any] = {"bytes-down": run.current.bytes_down}
@@ -275,7 +274,7 @@ def _bytes_down(vectors: Iterable[Any], item: int) -> int:
 # --- which replies count ----------------------------------------------------------------------------------------------
 
 
-def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
+def good_replies(run: Run, answered: Iterable[Message]) -> list[replies.Reply]:
     """Return the replies that count; clients that have lost their memory, or are needed, are asked again.
 
     Parameters
@@ -309,7 +308,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     return counted
 
 
-def _note_indices(run: Run, found: Sequence[Reply]) -> None:
+def _note_indices(run: Run, found: Sequence[replies.Reply]) -> None:
     """Keep the indices of the clients' features, from their last replies."""
     for node in run.current.nodes.values() if run.indices else ():
         run.indices.pop(node.key, None)
@@ -322,7 +321,7 @@ def _note_indices(run: Run, found: Sequence[Reply]) -> None:
         held -= run.indices.pop(next(iter(run.indices))).nbytes
 
 
-def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
+def weighted(run: Run, good: Sequence[replies.Reply]) -> list[Uplink]:
     """Return the uplinks of good replies with weights that sum to 1; none if all weights are 0."""
     weights = replies.weights_of([reply.value.examples for reply in good], run.options.weighting == "uniform")
     return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=bool(weights))]
@@ -331,14 +330,14 @@ def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
 # --- the method's step ------------------------------------------------------------------------------------------------
 
 
-def step(run: Run, good: list[Reply], least: int) -> tuple[list[Reply], list[Uplink], bool]:
+def step(run: Run, good: list[replies.Reply], least: int) -> tuple[list[replies.Reply], list[Uplink], bool]:
     """Take the method's step with the good replies; return those that it has not rejected, and whether it was taken.
 
     Parameters
     ----------
     run : Run
         Of the strategy.
-    good : list of Reply
+    good : list of replies.Reply
         The good replies.
     least : int
         The smallest number with which a step is taken.
