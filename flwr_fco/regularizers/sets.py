@@ -294,7 +294,8 @@ class NofM(Regularizer):
 def kth_largest(v: Array, count: int) -> float:
     """Return exactly the `count`-th largest magnitude of a vector, 1 <= count <= size; NaN is the largest."""
     if v.size >= _LONG:
-        sample = np.sort(np.abs(v[:: v.size // _SAMPLE]))
+        # What is above the largest of a sample is near it, too.
+        sample = np.append(np.sort(np.abs(v[:: v.size // _SAMPLE])), np.inf)
         # Three standard deviations to either side of where the sample has it.
         share = 1.0 - count / v.size
         slack = 3.0 * math.sqrt(sample.size * share * (1.0 - share)) + 1.0
