@@ -18,11 +18,11 @@ Flower's quickstart changes in three places, and its `train` takes an optimiser 
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ class ClientApp(TaskApp):
         if wrong := [name for name in ("min_class_rows", "min_events") if getattr(given, name) is not None]:
             prefix = f"disclosure has {', '.join(wrong)}, and your training loop says only how many rows it has"
             raise ConfigurationError(f"{prefix}: leave it out, or use flwr_fco.client_app with an objective")
-        own = [*checked_mods(mods), _Answering(limits or Limits(), given)]
+        own = [*checked_mods(mods), partial(_answering, limits or Limits(), given)]
         super().__init__(own if disclosure is None else [partial(answered, disclosure), *own])
         self.query("question")(_no_answer)
 
@@ -107,23 +107,18 @@ def _no_answer(message: Message, context: Context) -> Message:
     raise ConfigurationError(f"{prefix}. Leave them out on the server, or {_INSTEAD}")
 
 
-class _Answering(NamedTuple):
-    """The innermost mod, which other processes can be sent: it holds what the client's owner allows."""
-
-    limits: Limits
-    disclosure: Disclosure
-
-    def __call__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        token = _within_app.set(self.limits)
-        try:
-            with own_turn():
-                answer = call_next(message, context)
-        except MemoryLostError:
-            return Message(encode_uplink(None), reply_to=message)
-        finally:
-            _within_app.reset(token)
-        _check_rows(answer, message, self.disclosure)
-        return answer
+def _answering(limits: Limits, disclosure: Disclosure, message: Message, context: Context, call_next: Any) -> Message:
+    """Answer a message as the innermost mod, with what the client's owner allows."""
+    token = _within_app.set(limits)
+    try:
+        with own_turn():
+            answer: Message = call_next(message, context)
+    except MemoryLostError:
+        return Message(encode_uplink(None), reply_to=message)
+    finally:
+        _within_app.reset(token)
+    _check_rows(answer, message, disclosure)
+    return answer
 
 
 def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> None:
