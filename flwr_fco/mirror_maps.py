@@ -147,8 +147,7 @@ class MirrorMap(Specified, ABC):
             If the map is not known to be strongly convex on its domain.
         """
         if not self.modulus() > 0.0:
-            prefix = f"no rate follows from theory for mirror_map={self!r}, which is not strongly convex everywhere"
-            raise ConfigurationError(f"{prefix}; give client_lr by hand")
+            raise ConfigurationError(f"theory has no rate for {self!r}, not strongly convex: give client_lr by hand")
         share = 2.0 / self.p
         return l1 ** (1.0 - share) * l2**share / self.modulus(), f"l{1.0 / (1.0 - 1.0 / self.p):.4g}"
 
@@ -568,8 +567,8 @@ class SimplexEntropy(_ClosedForm):
         """
         total, least = float(w.sum()), float(w.min())
         if not least > 0.0 or abs(total - self.radius) > _OFF_SIMPLEX * self.radius:
-            prefix = f"{self!r}: the point sums to {total}, its smallest coordinate is {least}; expected one inside"
-            raise ConfigurationError(f"{prefix}, an interior one. Raise zeros, scale it, or use the default start")
+            prefix = f"{self!r}: the point sums to {total}, and its smallest coordinate is {least}"
+            raise ConfigurationError(f"{prefix}; expected an interior one: raise zeros, scale it, or use start()")
         return np.log(w)
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
@@ -641,8 +640,7 @@ class Product(MirrorMap):
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because the map cannot act on a vector without the names of its arrays."""
-        prefix = "Product acts on named arrays: use Product(...).bind(layout)"
-        raise ConfigurationError(f"{prefix}, and psi.bind(layout) of the same layout")
+        raise ConfigurationError("Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout)")
 
     value = gradient = conjugate_gradient = supports = objection = retrieve = _refuse
 

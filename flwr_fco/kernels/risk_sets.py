@@ -104,8 +104,7 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
     # What had been summed when a row entered, and on which scale; sums of the sizes say how much of them is left.
     entered = np.zeros((n, 2))
     scale = -np.inf
-    total = 0.0
-    size = 0.0
+    total = size = 0.0
     last = count
     scales = np.full(n, -np.inf)
     for g in range(count - 1, -1, -1):
@@ -136,8 +135,7 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
                 out[j] += shares[other] * math.exp(scores[j] - tops[other])
         if begin == first:
             scale = -np.inf
-            total = 0.0
-            size = 0.0
+            total = size = 0.0
             last = g
 
 

@@ -501,10 +501,10 @@ class BoundRegularizer:
             for block in self._idle:
                 out[block] = v[block]
         for place, solve in self._maps:
-            if isinstance(place, slice):
-                solve(v[place], step, out[place])
-            else:
-                solve(own := v[place], step, own)
+            # A copy, where they are numbers of coordinates.
+            own = out[place]
+            solve(v[place], step, own)
+            if not isinstance(place, slice):
                 out[place] = own
         return out
 

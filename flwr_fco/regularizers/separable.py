@@ -104,10 +104,6 @@ class Separable(Regularizer):
         return float(np.divide(size, unit, out=least, where=unit > 0.0).max(initial=0.0))
 
 
-def _times(strength: float, weights: Array | None) -> float | Array:
-    return strength if weights is None else strength * weights
-
-
 @dataclass(frozen=True)
 class Zero(Separable):
     """No regularization: psi(w) = 0.
@@ -163,7 +159,7 @@ class L1(Separable):
 
     def terms(self) -> Terms:
         bound = math.inf if self.bound is None else self.bound
-        return Terms(_times(self.strength, self.weights), 0.0, -bound, bound)
+        return Terms(self.strength * (1.0 if self.weights is None else self.weights), 0.0, -bound, bound)
 
 
 @dataclass(frozen=True)
@@ -198,7 +194,7 @@ class L2Squared(Separable):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def terms(self) -> Terms:
-        return Terms(shrinkage=_times(self.strength, self.weights))
+        return Terms(shrinkage=self.strength * (1.0 if self.weights is None else self.weights))
 
 
 @dataclass(frozen=True)
