@@ -154,8 +154,6 @@ class Limits(Choice):
 
 #: ``(question, objective) -> Answer``.
 AnswerFunction = Callable[[Question, Objective], Answer]
-#: ``(question, objective) -> (what says how the rows are divided, the rows of each part)``.
-Division = Callable[[Question, Objective], tuple[bytes, Iterable[NDArray[np.int64]]]]
 
 
 class Kind(NamedTuple):
@@ -168,14 +166,15 @@ class Kind(NamedTuple):
     hessians : int
         How many matrices of second derivatives, or of their size, an answer takes, by which it may be refused.
     division : callable or None
-        Of an answer about parts of the rows, which their owner may not allow: how they are divided, and into which.
+        ``(question, objective) -> (what says how the rows are divided, the rows of each part)``, of an answer about
+        parts of the rows, which their owner may not allow.
     of : type
         Of which losses it is.
     """
 
     answer: AnswerFunction
     hessians: int = 0
-    division: Division | None = None
+    division: Callable[[Question, Objective], tuple[bytes, Iterable[NDArray[np.int64]]]] | None = None
     of: Any = Objective
 
 
@@ -271,8 +270,7 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     convexity = _known(objective.strong_convexity) or 0.0
     if not objective.smooth:
         return Answer({"l2": 0.0, "l1": 0.0, "convexity": convexity, "probed": 1.0})
-    l2 = _known(lambda: objective.batch_lipschitz(batch, "l2"))
-    l1 = _known(lambda: objective.batch_lipschitz(batch, "l1"))
+    l2, l1 = (_known(partial(objective.batch_lipschitz, batch, norm)) for norm in ("l2", "l1"))
     largest = objective.smoothness_near(question.vectors["primal"], batch) if l2 is None else l2
     # No entry of a Hessian is larger than its largest eigenvalue.
     entry = largest if l1 is None else min(l1, largest)

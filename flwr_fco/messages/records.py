@@ -640,11 +640,11 @@ def addressed(grid: Any, contents: Iterable[tuple[int, RecordDict]], kind: str, 
 class _Box(Sequence[Message]):
     """Messages that are made when somebody looks at them; from then on they count, as they may have been changed."""
 
+    opened = False
+
     def __init__(self, count: int, make: Callable[[], list[Message]]) -> None:
-        self.opened = False
         self._count = count
         self._make = make
-        self._messages = list[Message]()
 
     def __len__(self) -> int:
         return len(self._messages) if self.opened else self._count

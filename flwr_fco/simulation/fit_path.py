@@ -78,7 +78,6 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     request = Request("gradient", {}, ("loss",), {"gradient": (size,)})
     acts = ~psi.free_coordinates()
     w = np.where(acts, 0.0, run.method.retrieve(run.problem, run.state))
-
     gradient = np.zeros(size)
     answers = list[Answer]()
 
