@@ -22,9 +22,8 @@ FOR_A_MODEL += "the model itself (docs/tutorials/pytorch.md, about ten lines)"
 
 
 #: Advice when a NumPyClient (`client_fn`), whose messages had other records, meets Flower's present messages.
-OLD_CLIENT = "This is a client of Flower's earlier interface (NumPyClient, client_fn): make its ClientApp with "
-OLD_CLIENT += 'flwr_fco.client_apps.numpy_client_app(client_fn) and give the strategy client="unmodified" '
-OLD_CLIENT += "(docs/how-to/subclasses.md)"
+OLD_CLIENT = "This is a client of Flower's earlier interface: flwr_fco.client_apps.numpy_client_app(client_fn) makes "
+OLD_CLIENT += 'its ClientApp, and the strategy takes client="unmodified" (docs/how-to/subclasses.md)'
 
 #: Advice when a ClientApp meets short messages, and cannot read them.
 SHORT_MOD = "The strategy sends short messages, wire=Short(), which a client reads with one line: "
