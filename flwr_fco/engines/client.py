@@ -297,8 +297,9 @@ class Client(NamedTuple):
         passed = list[Vector]()
         steps = 0
         drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
-        for steps, batch in enumerate(zip(drawn, drawn, strict=True) if pairs else drawn, 1):
+        for batch in zip(drawn, drawn, strict=True) if pairs else drawn:
             there = step(moving, batch)
+            steps += 1
             if every:
                 passed.append(get(moving if there is None else there) - point)
         sent, moved = self._moved(get(moving) - point, steps)
