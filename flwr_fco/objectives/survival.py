@@ -23,11 +23,12 @@ _SAME = 1.5e-8
 
 
 class _Sums(NamedTuple):
-    """The sums of each event's risk set, relative to exp(top): of the weights, and of values by them.
+    """The sums of each event's risk set, relative to exp(top): of the weights, and of values by them, at some scores.
 
     Of tied events a part is gone. `own` is each event's own weight in its risk set, and `mean` that of its loss.
     """
 
+    scores: Scores
     sums: NDArray[np.float64]
     tops: Vector
     own: Vector
@@ -79,17 +80,15 @@ class PartialLikelihood(Coupled):
         self.order = np.argsort(keys, axis=1, kind="stable")
         out, into = self.order
         self.dead = dead = out[events[out] == 1]
-        new = np.diff(keys[0, dead], prepend=-2 * times.size) != 0
-        self.set = np.cumsum(new) - 1
-        starts = np.flatnonzero(new)
         #: Number of events of each risk set, and the part of each event that is gone.
-        self.sizes = np.diff(np.append(starts, dead.size))
+        moments, starts, self.set, self.sizes = np.unique(
+            keys[0, dead], return_index=True, return_inverse=True, return_counts=True
+        )
         before = np.arange(dead.size) - starts[self.set]
         self.gone = before / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
         self.at = times[dead[starts]]
         self.strata = strata[dead[starts]]
         first = np.searchsorted(strata[out], self.strata)
-        moments = keys[0, dead[starts]]
         ends = np.searchsorted(keys[0, out], moments, side="right")
         stops = np.searchsorted(keys[1, into], moments, side="right")
         # A risk set goes on where the one before it in its stratum ended.
@@ -121,46 +120,41 @@ class PartialLikelihood(Coupled):
         dead, place = self.dead, self.set
         sums = np.empty((self.at.size, 1 + values.shape[1]))
         tops = np.empty(self.at.size)
-        kernel: Any = risk_sets.risk_sums
-        kernel(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
+        risk_sets.risk_sums(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
         own = self.raw[dead] * np.exp(scores[dead] - tops[place])
         tied = np.zeros_like(sums)
         np.add.at(tied, place, own[:, None] * np.column_stack([np.ones(dead.size), values[dead]]))
         mean = np.bincount(place, self.shares[dead], tops.size) / self.sizes
-        return _Sums(sums[place] - self.gone[:, None] * tied[place], tops, own, mean[place])
+        return _Sums(scores, sums[place] - self.gone[:, None] * tied[place], tops, own, mean[place])
 
-    def spread(self, scores: Scores, found: _Sums, terms: Vector) -> Vector:
-        """Return the derivative by each score of sum_i terms_i log (sum of risk set i), with terms over the sums given.
+    def spread(self, found: _Sums, each: Vector | float = 1.0) -> Vector:
+        """Return the derivative by each score of sum_i each_i mean_i log (sum of risk set i).
 
         Tied events count in part.
         """
-        groups = self.at.size
-        out = np.empty(scores.size)
-        shares = np.bincount(self.set, terms, groups)
-        kernel = risk_sets.spread
-        kernel(scores, shares, found.tops, self.order, self.spans, self.of_row.entry, self.at, out)
+        terms = found.mean / found.sums[:, 0] * each
+        shares, gone = (np.bincount(self.set, own, self.at.size) for own in (terms, self.gone * terms))
+        out = np.empty(found.scores.size)
+        risk_sets.spread(found.scores, shares, found.tops, self.order, self.spans, self.of_row.entry, self.at, out)
         out *= self.raw
-        gone = np.bincount(self.set, self.gone * terms, groups)
         out[self.dead] -= found.own * gone[self.set]
         return out
 
     def value(self, s: Scores, y: Targets) -> Vector:
         found, each = self.evaluated(s), np.zeros_like(s)
-        each[self.dead] = found.mean * (np.log(found.sums[:, 0]) + found.tops[self.set])
-        each[self.dead] -= self.shares[self.dead] * s[self.dead]
+        logarithms = np.log(found.sums[:, 0]) + found.tops[self.set]
+        each[self.dead] = found.mean * logarithms - self.shares[self.dead] * s[self.dead]
         return np.asarray(each / self.weights)
 
     def slope(self, s: Scores, y: Targets) -> Scores:
-        found = self.evaluated(s)
-        slopes = self.spread(s, found, found.mean / found.sums[:, 0])
+        slopes = self.spread(self.evaluated(s))
         slopes[self.dead] -= self.shares[self.dead]
         return np.asarray(slopes / self.weights)
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         found = self.evaluated(s, change[:, None])
-        terms = found.mean / found.sums[:, 0]
-        moved = self.spread(s, found, terms * found.sums[:, 1] / found.sums[:, 0])
-        return np.asarray((self.spread(s, found, terms) * change - moved) / self.weights)
+        moved = self.spread(found, found.sums[:, 1] / found.sums[:, 0])
+        return np.asarray((self.spread(found) * change - moved) / self.weights)
 
 
 class CoxRegression(Linear):
@@ -286,14 +280,12 @@ class CoxRegression(Linear):
         return values, found, found.sums[:, 1:] / found.sums[:, :1]
 
     def _hessian(self, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        n = self.num_examples
         values, found, means = self.at_risk(w, indices)
         means = means * np.sqrt(found.mean)[:, None]
-        rows = self.link.spread(self.scores(w), found, found.mean / found.sums[:, 0])
-        squares = (values.T * rows) @ values
-        block = (squares - means.T @ means) / n
+        squares = (values.T * self.link.spread(found)) @ values
+        block = (squares - means.T @ means) / self.num_examples
         # Of a column that hardly varies in the risk sets rounding is left, which is no covariance.
-        varies = np.diag(block) * n > _ROUNDING * np.diag(squares)
+        varies = np.diag(block) * self.num_examples > _ROUNDING * np.diag(squares)
         own = np.where(varies, np.diag(block), 0.0)
         most = np.sqrt(np.outer(own, own))
         return np.asarray(np.clip(block, -most, most) + self.l2 * np.eye(own.size))
@@ -306,12 +298,8 @@ class CoxRegression(Linear):
         Lin, Wei: The robust inference for the Cox proportional hazards model (J. Am. Stat. Assoc. 1989).
         """
         link = self.link
-        scores = self.scores(w)
         values, found, means = self.at_risk(w)
-        terms = found.mean / found.sums[:, 0]
-        residuals = values * link.spread(scores, found, terms)[:, None]
-        for column, own in enumerate(means.T):
-            residuals[:, column] -= link.spread(scores, found, terms * own)
+        residuals = values * link.spread(found)[:, None] - np.transpose([link.spread(found, own) for own in means.T])
         # Each of tied events has the mean of those that are at risk for any of them.
         tied = np.array([np.bincount(link.set, own, link.at.size) for own in means.T]) / link.sizes
         residuals[link.dead] -= link.shares[link.dead, None] * (values[link.dead] - tied.T[link.set])
@@ -387,8 +375,7 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     ranks = np.unique(objective.scores(w), return_inverse=True)[1]
     # Those of a stratum are below those of the strata before it.
     ranks = np.unique(ranks - link.of_row.strata * ranks.size, return_inverse=True)[1]
-    kernel: Any = risk_sets.concordant
-    ordered = kernel(1 + ranks, link.dead, link.sizes, link.order, link.spans)
+    ordered = risk_sets.concordant(1 + ranks, link.dead, link.sizes, link.order, link.spans)
     # Of events at the same time none is before the other; each two of them have counted one, and each itself a half.
     at_risk = link.spans[:, 2] - link.spans[:, 4]
     return float(ordered - 0.5 * link.sizes @ link.sizes), float(link.sizes @ (at_risk - link.sizes))
@@ -457,9 +444,7 @@ def expected_events(objective: CoxRegression, w: Vector) -> Vector:
     >>> expected_events(objective, np.ones(1)).sum().round(9)
     np.float64(2.0)
     """
-    scores = objective.scores(w)
-    found = objective.link.evaluated(scores)
-    return objective.link.spread(scores, found, found.mean / found.sums[:, 0])
+    return objective.link.spread(objective.link.evaluated(objective.scores(w)))
 
 
 def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
