@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date, time, timedelta
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
+from scipy.sparse import csr_array, hstack, issparse
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import is_missing, listed
@@ -127,15 +127,11 @@ def refuse_text(features: Any, name: str = "features") -> None:
 
 def is_sparse(features: Any) -> bool:
     """Whether `features` is a SciPy sparse matrix or array, or a pandas frame of sparse columns."""
-    # A sparse matrix exists only if its module is loaded; this check saves clients without one the import.
-    sparse = sys.modules.get("scipy.sparse")
-    return hasattr(getattr(features, "sparse", None), "to_coo") or bool(sparse and sparse.issparse(features))
+    return bool(issparse(features)) or hasattr(getattr(features, "sparse", None), "to_coo")
 
 
 def _in_rows(features: Any, name: str) -> Any:
     """Return sparse features as a csr_array that shares their memory, or one of another type than float as a copy."""
-    from scipy.sparse import csr_array
-
     with in_words(f"{name}: a sparse {type(features).__name__} that cannot be read", ConfigurationError):
         rows = (features if hasattr(features, "tocsr") else features.sparse.to_coo()).tocsr()
         # A new object: the given one's sorted flag may be out of date, and user input must not be sorted in place.
@@ -152,8 +148,7 @@ def _canonical(rows: Any, name: str) -> Any:
     finite = np.isfinite(rows.data)
     if not finite.all():
         place = int(np.argmin(finite))
-        row = int(np.searchsorted(rows.indptr, place, side="right")) - 1
-        raise _not_finite(name, [row, int(rows.indices[place])], rows.data[place])
+        raise _not_finite(name, [int(each[place]) for each in rows.nonzero()], rows.data[place])
     index = np.int32 if rows.nnz < 2**31 else np.int64
     # Kernels are compiled for one of the types.
     rows.indices, rows.indptr = rows.indices.astype(np.int32, copy=False), rows.indptr.astype(index, copy=False)
@@ -262,8 +257,6 @@ def columns_of(block: Any, columns: NDArray[np.int64]) -> Any:
         return found
     if isinstance(found, np.ndarray):
         return np.hstack([found, np.ones((len(found), 1))])
-    from scipy.sparse import csr_array, hstack
-
     return hstack([found, csr_array(np.ones((found.shape[0], 1), found.dtype))], format="csr")
 
 
@@ -283,9 +276,8 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
 @np.errstate(over="ignore", invalid="ignore")
 def moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
     """Return mean, variance and fourth central moment of each column, by shares of the rows of sum 1, shape (n,)."""
-    d = features.shape[1]
-    means = sum((shares[rows] @ block for rows, block in blocks(features)), np.zeros(d))
-    sums = sum((_powers(block, means, shares[rows]) for rows, block in blocks(features)), np.zeros((3, d)))
+    means = sum(shares[rows] @ block for rows, block in blocks(features))
+    sums: Any = sum(_powers(block, means, shares[rows]) for rows, block in blocks(features))
     # Of a constant column rounding of the mean would be left, which grows with the rows.
     return means + sums[0], np.maximum(sums[1] - np.square(sums[0]), 0.0), sums[2]
 
