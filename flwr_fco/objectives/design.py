@@ -273,6 +273,12 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     return dense(left.T @ right.multiply(weights[:, None]).tocsr())
 
 
+def square_lengths(features: Features, centre: Vector | None = None) -> Vector:
+    """Return the squared distance of each row from a centre, by default from 0."""
+    lengths = np.concatenate([np.asarray((block**2).sum(axis=1)) for _, block in blocks(features)])
+    return lengths if centre is None else lengths - 2.0 * (features @ centre) + centre @ centre
+
+
 @np.errstate(over="ignore", invalid="ignore")
 def moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
     """Return mean, variance and fourth central moment of each column, by shares of the rows of sum 1, shape (n,)."""

@@ -125,7 +125,7 @@ class Linear(Objective):
     def __init__(
         self,
         link: Formulas,
-        features: ArrayLike,
+        features: Any,
         targets: ArrayLike,
         *,
         intercept: bool = True,
@@ -218,10 +218,6 @@ class Linear(Objective):
         matrix = w[: self._size]
         return matrix if self.link.outputs == 1 else matrix.reshape(-1, self.link.outputs), w[self._size :]
 
-    def _scores(self, rows: Any, block: Any, w: Vector) -> Scores:
-        """Return the scores of some rows."""
-        return np.asarray(self._product(block, w) + self.offset[rows])
-
     def _weighted(self, each: NDArray[np.float64], rows: Any = slice(None)) -> NDArray[np.float64]:
         """Return numbers of some rows times the rows' weights."""
         return np.asarray((each.T * self.weights[rows]).T)
@@ -229,10 +225,6 @@ class Linear(Objective):
     def _mean(self, each: NDArray[Any]) -> float:
         """Return the mean of a number of each row, by the weights."""
         return float(self.weights @ each) / self.num_examples
-
-    def _loss(self, scores: Scores) -> float:
-        """Return the mean loss at scores of all rows."""
-        return self._mean(self.link.value(scores, self.targets))
 
     def _ridge(self, w: Vector) -> float:
         coefficients = w[: self._size]
@@ -245,16 +237,15 @@ class Linear(Objective):
     def _pass(self, w: Vector, batch: Batch, scale: float, out: Vector, value: bool = False) -> float:
         """Add scale times the gradient to `out`, in one pass over the rows; return the mean loss if it is asked for."""
         link = self.link
-        count = self.num_examples if batch is None else len(batch)
-        total = 0.0
         if isinstance(link, Coupled) and batch is not None:
             counts = np.bincount(batch, minlength=self.num_examples).astype(np.float64)
-            link = link.sample(counts * (self.num_examples / count))
+            link = link.sample(counts * (self.num_examples / len(batch)))
             batch = None
-            count = self.num_examples
+        count = self.num_examples if batch is None else len(batch)
+        total = 0.0
         w = w.copy() if out is w else w
         for rows, block in self._blocks(batch):
-            scores = self._scores(rows, block, w)
+            scores = self._product(block, w) + self.offset[rows]
             y = self.targets[rows]
             if value:
                 each, slopes = link.value_and_slope(scores, y)
@@ -267,7 +258,7 @@ class Linear(Objective):
 
     def value(self, w: Vector) -> float:
         """Return F_m(w), the mean over all examples plus the l2 term."""
-        return self._loss(self.scores(w)) + self._ridge(w)
+        return self._mean(self.link.value(self.scores(w), self.targets)) + self._ridge(w)
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
         """Return the gradient of the mean over a batch, plus l2 times the coefficients; a batch is row numbers."""
@@ -346,13 +337,11 @@ class Linear(Objective):
         A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
         """
         self._check(w)
-        return _packed(self._hessian(w, indices))
+        return np.asarray(self._hessian(w, indices)[np.tri(indices.size, dtype=np.bool_).T])
 
     def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the block with the link's steady curvature, which gives steps a length where phi'' is 0."""
-        steady = copy.copy(self)
-        steady.link = self.link.steady()
-        return steady.hessian_block(w, indices)
+        return self._with(link=self.link.steady()).hessian_block(w, indices)
 
     def _hessian(self, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the Hessian at `w` on some coordinates."""
@@ -361,8 +350,8 @@ class Linear(Objective):
         products: dict[tuple[int, int], Any] = {(a, c): 0.0 for c in own for a in own if a <= c}
         for rows, block in self._blocks(least=_TOGETHER):
             taken = {c: design.columns_of(block, column[at]) for c, at in own.items()}
-            scores = self._scores(rows, block, w)
-            for c, curved in zip(own, self._curvatures(scores, rows, own), strict=True):
+            curvatures = self._curvatures(self._product(block, w) + self.offset[rows], rows, own)
+            for c, curved in zip(own, curvatures, strict=True):
                 for a in (a for a in own if a <= c):
                     products[a, c] += design.product_of(taken[a], curved[:, a], taken[c])
         hessian = np.empty((indices.size, indices.size))
@@ -387,9 +376,8 @@ class Linear(Objective):
 
         Their mean is the gradient without the l2 term; what clustered standard errors are made of.
         """
-        values = design.dense(self.features).astype(np.float64)
-        if self.intercept:
-            values = np.column_stack([values, np.ones(self.num_examples)])
+        columns = np.arange(self.features.shape[1] + self.intercept)
+        values = design.dense(design.columns_of(self.features, columns)).astype(np.float64)
         slopes = self._weighted(self.link.slope(self.scores(w), self.targets)).reshape(self.num_examples, 1, -1)
         return np.asarray(self._centred(values, w)[:, :, None] * slopes).reshape(self.num_examples, -1)
 
@@ -435,23 +423,19 @@ class Linear(Objective):
         # Imported here: a deployment imports this module for every message, but never needs this import.
         from scipy.sparse.linalg import LinearOperator, eigsh
 
-        multiply = flat._times_hessian(np.zeros(n))
-        operator: Any = LinearOperator((order, order), lambda v: multiply(v.ravel()))
+        operator: Any = LinearOperator((order, order), flat._times_hessian(np.zeros(n)))
         start = np.random.default_rng(0).normal(size=order)
         estimate = eigsh(operator, k=1, which="LA", v0=start, tol=LANCZOS_TOLERANCE, return_eigenvectors=False)
         return float(estimate[0]) * (1.0 + LANCZOS_TOLERANCE)
 
     def _bounds(self) -> tuple[float, float]:
         if self.link.bounds is None:
-            prefix = "its Lipschitz constant, for there is none"
-            self._does_not_know(prefix, "give the rates by hand, or client_lr='auto'")
+            self._does_not_know("its Lipschitz constant, for there is none", "give the rates, or client_lr='auto'")
         return self.link.bounds
 
     def _flat(self, curvature: float) -> Linear:
         """Return squares of these rows, whose curvature c is the same everywhere: their Hessian is c A'A / n + l2 I."""
-        flat = copy.copy(self)
-        flat.link = links.Squares(curvature)
-        flat.offset = np.zeros(self.num_examples)
+        flat = self._with(link=links.Squares(curvature), offset=np.zeros(self.num_examples))
         flat._set_features(self.features, self.features.shape[1:])
         return flat
 
@@ -485,13 +469,12 @@ class Linear(Objective):
         b = n if batch_size is None else min(batch_size, n)
         if b == n:
             return full
-        (spectral, entrywise), single = self._bounds(), 0.0
-        one = float(self.intercept)
-        for rows, block in design.blocks(self.features):
-            lengths = np.asarray((block**2).sum(axis=1)).reshape(-1) + one
-            largest = (self.weights[rows] * lengths).max() if norm == "l2" else abs(block).max() ** 2
-            single = max(single, float(largest))
-        single = spectral * single if norm == "l2" else entrywise * float(self.weights.max()) * max(single, one)
+        spectral, entrywise = self._bounds()
+        if norm == "l2":
+            single = spectral * float((self.weights * (design.square_lengths(self.features) + self.intercept)).max())
+        else:
+            largest = max(float(self.features.max()), -float(self.features.min()))
+            single = entrywise * float(self.weights.max()) * max(largest**2, float(self.intercept))
         return (n * (b - 1) * full + (n - b) * max(single + self.l2, full)) / (b * (n - 1))
 
     @np.errstate(over="ignore")
@@ -539,26 +522,27 @@ class Linear(Objective):
 
     # --- rows and columns ---------------------------------------------------------------------------------------------
 
-    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
+    def _with(self, **changed: Any) -> Self:
+        """Return the same loss with other attributes."""
         other = copy.copy(self)
-        share = rows.size / self.num_examples
-        other.feature_names = None
+        vars(other).update(changed)
+        return other
+
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
+        chosen = {name: vars(self)[name][rows] for name in {"targets", "labels", "offset"} & vars(self).keys()}
+        link = self.link.of_rows(rows) if isinstance(self.link, Coupled) else self.link
+        weights = self.weights[rows]
+        mean = float(weights.mean())
+        other = self._with(**chosen, link=link, weights=weights / mean, feature_names=None)
         other._set_features(self.features[rows], self._row_shape)
-        for name in {"targets", "labels", "weights", "offset"} & vars(self).keys():
-            setattr(other, name, getattr(self, name)[rows])
-        if isinstance(self.link, Coupled):
-            other.link = self.link.of_rows(rows)
-        mean = float(other.weights.mean())
-        other.weights = other.weights / mean
-        return other, share * mean
+        return other, rows.size / self.num_examples * mean
 
     def on_columns(self, columns: NDArray[np.int64]) -> Self:
         """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0.
 
         An intercept is a column of ones, and has the number after the last one.
         """
-        other = copy.copy(self)
-        other.intercept = False
+        other = self._with(intercept=False)
         other._set_features(design.columns_of(self.features, columns), columns.shape)
         return other
 
@@ -580,7 +564,7 @@ class Linear(Objective):
         >>> objective.gradient(np.zeros(2))
         array([-2. , -1.5])
         """
-        if not (centre.any() or self._centre.any()):
+        if np.array_equal(centre, self._centre) or not (centre.any() or self._centre.any()):
             return
         raw, targets = (self.features, self.targets) if self._raw is None else self._raw
         own, level = np.split(centre, [raw.shape[1]])
@@ -593,9 +577,8 @@ class Linear(Objective):
     def recall(self, state: MutableMapping[str, Any]) -> None:
         self.state = state
         # Flower's `get` raises an error, and catches it, where there is nothing.
-        held = state[CENTRE] if CENTRE in state else None  # noqa: SIM401
-        if held is not None and not np.array_equal(held[CENTRE].numpy(), self._centre):
-            self.shift(held[CENTRE].numpy())
+        if CENTRE in state:
+            self.shift(state[CENTRE][CENTRE].numpy())
 
     @property
     def weighs_rows(self) -> bool:
@@ -609,9 +592,7 @@ class Linear(Objective):
 
     def unweighted(self) -> Self:
         """Return the same loss with rows of equal weights."""
-        other = copy.copy(self)
-        other.weights = np.ones(self.num_examples)
-        return other
+        return self._with(weights=np.ones(self.num_examples))
 
     # --- predictions --------------------------------------------------------------------------------------------------
 
@@ -622,7 +603,7 @@ class Linear(Objective):
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return ``loss``, :meth:`value`, and what the link scores besides, by the sample weights."""
         scores = self.scores(w)
-        loss = self._loss(scores) + self._ridge(w)
+        loss = self._mean(self.link.value(scores, self.targets)) + self._ridge(w)
         return {"loss": loss, **self.link.scored(scores, self.targets, self._mean)}
 
 
@@ -697,9 +678,7 @@ class LeastSquares(Linear):
     (0.5, array([3., 1.]))
     """
 
-    def __init__(
-        self, features: ArrayLike, targets: ArrayLike, *, scale: float = 1.0, **options: Unpack[RowOptions]
-    ) -> None:
+    def __init__(self, features: Any, targets: ArrayLike, *, scale: float = 1.0, **options: Unpack[RowOptions]) -> None:
         about = {"range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's")}
         self.scale = checked("scale", scale, float, about)
         super().__init__(links.Squares(2.0 * self.scale), features, targets, **options)
@@ -730,9 +709,7 @@ class TraceRegression(LeastSquares):
     0.5
     """
 
-    def __init__(
-        self, matrices: ArrayLike, targets: ArrayLike, *, scale: float = 1.0, **options: Unpack[RowOptions]
-    ) -> None:
+    def __init__(self, matrices: Any, targets: ArrayLike, *, scale: float = 1.0, **options: Unpack[RowOptions]) -> None:
         if np.ndim(matrices) != 3:
             raise ConfigurationError(f"matrices have shape {np.shape(matrices)}; expected (examples, rows, columns)")
         super().__init__(matrices, targets, scale=scale, **options)
@@ -763,7 +740,7 @@ class Huber(Linear):
     """
 
     def __init__(
-        self, features: ArrayLike, targets: ArrayLike, *, delta: float = 1.35, **options: Unpack[RowOptions]
+        self, features: Any, targets: ArrayLike, *, delta: float = 1.35, **options: Unpack[RowOptions]
     ) -> None:
         self.delta = checked("delta", delta, float, POSITIVE)
         super().__init__(links.HuberLoss(self.delta), features, targets, **options)
@@ -797,7 +774,7 @@ class Poisson(Linear):
     (0.693147, array([0.]))
     """
 
-    def __init__(self, features: ArrayLike, counts: ArrayLike, **options: Unpack[RowOptions]) -> None:
+    def __init__(self, features: Any, counts: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(links.PoissonLoss(), features, counts, **options)
 
     def smoothness_near(self, w: Vector, batch_size: int | None) -> float:
@@ -819,7 +796,7 @@ class Poisson(Linear):
 class _Classes(Linear):
     """A loss of two classes, which keeps their coding."""
 
-    def __init__(self, link: Link, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
+    def __init__(self, link: Link, features: Any, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(link, features, labels, **options)
         self.labels = np.asarray(labels)
         self._negative = -1 if (self.labels == -1).any() else 0
@@ -860,7 +837,7 @@ class Logistic(_Classes):
     (0.693147, array([-0.5,  0. ]))
     """
 
-    def __init__(self, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
+    def __init__(self, features: Any, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(links.LogisticLoss(), features, labels, **options)
 
 
@@ -885,7 +862,7 @@ class SquaredHinge(_Classes):
     (1.0, array([-2.,  0.]))
     """
 
-    def __init__(self, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
+    def __init__(self, features: Any, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(links.SquaredHingeLoss(), features, labels, **options)
 
 
@@ -924,28 +901,19 @@ class MultinomialLogistic(Linear):
     """
 
     def __init__(
-        self, features: ArrayLike, labels: ArrayLike, *, num_classes: int | None = None, **options: Unpack[RowOptions]
+        self, features: Any, labels: ArrayLike, *, num_classes: int | None = None, **options: Unpack[RowOptions]
     ) -> None:
         given = np.asarray(labels)
-        count = _count_classes(given) if num_classes is None else num_classes
-        self.num_classes: int = checked("num_classes", count, int, _CLASSES)
+        if num_classes is None:
+            values = np.unique(given) if links.is_integral(given) else given[:0]
+            num_classes = values.size
+            if num_classes < 2 or values[0] != 0 or values[-1] != num_classes - 1:
+                prefix = f"labels hold {links.examples_of(given)}, so the number of classes cannot be read off them"
+                why = "some class is missing on this client, or they are no integers 0, 1, ..."
+                raise ConfigurationError(f"{prefix}: {why} Give num_classes=, that of the whole federation")
+        self.num_classes: int = checked("num_classes", num_classes, int, _CLASSES)
         super().__init__(links.Categories(self.num_classes), features, given, **options)
         self.labels = self.targets
-
-
-def _count_classes(labels: NDArray[Any]) -> int:
-    """Return the number of classes, if it can be read off the labels."""
-    values = np.unique(labels) if links.is_integral(labels) else labels[:0]
-    if values.size < 2 or values[0] != 0 or values[-1] != values.size - 1:
-        prefix = f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them"
-        why = "some class is missing on this client, or they are no integers 0, 1, ..."
-        raise ConfigurationError(f"{prefix}: {why} Give num_classes=, that of the whole federation")
-    return int(values.size)
-
-
-def _packed(matrix: NDArray[np.float64]) -> Vector:
-    """Return the upper triangle by rows."""
-    return np.asarray(matrix[np.tri(len(matrix), dtype=np.bool_).T])
 
 
 @lru_cache(maxsize=64)

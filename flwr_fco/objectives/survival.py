@@ -222,7 +222,7 @@ class CoxRegression(Linear):
 
     def __init__(
         self,
-        features: ArrayLike,
+        features: Any,
         times: ArrayLike,
         events: ArrayLike,
         *,
@@ -318,11 +318,7 @@ class CoxRegression(Linear):
             ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
             return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
         centre = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1)
-        apart = 0.0
-        for _, block in design.blocks(matrix):
-            squares = np.asarray((block**2).sum(axis=1)).reshape(-1)
-            apart = max(apart, float((squares - 2.0 * (block @ centre) + centre @ centre).max()))
-        return weight * apart + self.l2
+        return weight * float(design.square_lengths(matrix, centre).max()) + self.l2
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Raise a :class:`ConfigurationError`: rates from :meth:`lipschitz` would be hundreds of times too small.
