@@ -56,8 +56,6 @@ class MirrorMap(Specified, ABC):
 
     family: ClassVar[str] = "mirror map"
     works_with: ClassVar[str] = "the regularizers that `supports` accepts"
-    #: :meth:`modulus` is that in the norm lq with 1/p + 1/q = 1.
-    p: float = 2.0
 
     @abstractmethod
     def value(self, w: Vector) -> float:
@@ -133,8 +131,7 @@ class MirrorMap(Specified, ABC):
     def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
         """Return gradients' Lipschitz constant in the norm in which h is 1-strongly convex, and the norm's name.
 
-        Rates of theory, ``client_lr="auto"``, follow from it. Between the two norms it is that of the Riesz-Thorin
-        theorem between l1 -> linf and l2 -> l2.
+        Rates of theory, ``client_lr="auto"``, follow from it.
 
         Parameters
         ----------
@@ -146,10 +143,9 @@ class MirrorMap(Specified, ABC):
         ConfigurationError
             If the map is not known to be strongly convex on its domain.
         """
-        if not self.modulus() > 0.0:
-            raise ConfigurationError(f"theory has no rate for {self!r}, not strongly convex: give client_lr by hand")
-        share = 2.0 / self.p
-        return l1 ** (1.0 - share) * l2**share / self.modulus(), f"l{1.0 / (1.0 - 1.0 / self.p):.4g}"
+        if self.modulus() > 0.0:
+            return l2 / self.modulus(), "l2"
+        raise ConfigurationError(f"theory has no rate for {self!r}, not strongly convex: give client_lr by hand")
 
     def bind(self, layout: Layout) -> MirrorMap:
         """Return the map on a model's flat vectors; the map itself, unless it needs the names of the arrays."""
@@ -419,6 +415,10 @@ class PNorm(_ClosedForm):
         """Return 1: of norms the l2 norm is the smaller one."""
         return 1.0
 
+    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
+        """Return that of the norm of exponent q, by the Riesz-Thorin theorem between l1 -> linf and l2 -> l2."""
+        return l1 ** (1.0 - 2.0 / self.p) * l2 ** (2.0 / self.p), f"{self.q:.4g}"
+
     def value(self, w: Vector) -> float:
         """Return ||w - center||_q^2 (p-1)/2; inf outside the ball (up to rounding)."""
         length = _norm(self._displacement(w), self.q)
@@ -542,12 +542,15 @@ class SimplexEntropy(_ClosedForm):
 
     kind: ClassVar[str] = "simplex-entropy"
     works_with: ClassVar[str] = "Zero, L1, NonNegative and, of all of a model (no intercept), Simplex of its own radius"
-    p = math.inf
     radius: float = field(default=1.0, metadata=POSITIVE)
 
     def modulus(self) -> float:
         """Return 1 / radius, on the simplex."""
         return 1.0 / self.radius
+
+    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
+        """Return that of the l1 norm, by Pinsker's inequality."""
+        return self.radius * l1, "l1"
 
     def value(self, w: Vector) -> float:
         """Return sum w log w - w; inf off the simplex."""
