@@ -176,8 +176,7 @@ class Adapter(Regularizer):
             raise ConfigurationError(f"{prefix}; known here: {', '.join(sorted(FACTORIES)) or 'none'}; {advice}")
         operator = FACTORIES[self.name](**self.arguments)
         if not callable(operator) or not callable(getattr(operator, "prox", None)):
-            prefix = f"Adapter: {operator!r} is no proximal operator"
-            raise ConfigurationError(f"{prefix}; expected operator(x) and operator.prox(x, tau)")
+            raise ConfigurationError(f"Adapter: {operator!r}; expected operator(x) and operator.prox(x, tau)")
         object.__setattr__(self, "arguments", dict(self.arguments))
         object.__setattr__(self, "_operator", operator)
 

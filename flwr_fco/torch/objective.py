@@ -190,8 +190,7 @@ class TorchObjective(Objective):
             for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
-                    prefix = "the loss does not depend on the parameters that require a gradient"
-                    raise ConfigurationError(f"{prefix}, or was detached from them")
+                    raise ConfigurationError("the loss does not depend on the parameters, or was detached from them")
                 found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
                 # A sparse gradient is that of an embedding with sparse=True.
                 dense = [part.to_dense() if part.is_sparse else part for part in found]

@@ -272,8 +272,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = vector.detach().clone() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
             if tensor.shape != p.shape:  # PyTorch would spread it over the parameter
-                got = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
-                raise ConfigurationError(f"{got}, expected {list(p.shape)}")
+                raise ConfigurationError(f"vector {name!r} has shape {list(tensor.shape)}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=dtype or widest_dtype(p)))
         return values
 
