@@ -105,8 +105,7 @@ def arrays_of(source: Any) -> dict[str, NDArray[Any]]:
     """Return a model as arrays; they may share memory with it."""
     source = getattr(source, "arrays", source)
     if not isinstance(source, Mapping):
-        prefix = f"{source!r} is {of_type(source)}"
-        raise ConfigurationError(f"{prefix}; expected a Result, an ArrayRecord or a mapping of names to arrays")
+        raise ConfigurationError(f"{source!r} is {of_type(source)}; expected a Result, an ArrayRecord or named arrays")
     arrays = {name: value.numpy() if isinstance(value, Array) else np.asarray(value) for name, value in source.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biufc":

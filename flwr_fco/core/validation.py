@@ -114,8 +114,7 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
     if not matches:
         number = value if type(value) is int and value > 0 else 5
         example = f"; write {name}={within['example'].format(number)}" if "example" in within else ""
-        prefix = f"{name}={short(value)} is {of_type(value)}"
-        raise ConfigurationError(f"{prefix}; expected {describe(kind)}{example}")
+        raise ConfigurationError(f"{name}={short(value)} is {of_type(value)}; expected {describe(kind)}{example}")
     has_range = "range" in within and not (result is None or isinstance(result, str) or callable(result))
     if has_range and not within["range"][0](result):
         none = ", or None" if type(None) in get_args(kind) else ""
