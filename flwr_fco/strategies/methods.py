@@ -727,7 +727,6 @@ class FedNewton(CompositeStrategy):
 
     def _check(self) -> None:
         super()._check()
-        name = type(self).__name__
         wrong = ""
         path = self.strengths is not None
         if path and not hasattr(self.regularizer, "strength"):
@@ -736,9 +735,9 @@ class FedNewton(CompositeStrategy):
             given = f"hessian={self.hessian!r}, certificate_every={self.certificate_every!r}"
             wrong = f"strengths={self.strengths!r} with {given}: a path needs blocks, and has gaps; leave both out"
         elif self.output != "last":
-            wrong = f"output={self.output!r}: {name} certifies its last point, which is sparse by psi; leave it out"
+            wrong = f"output={self.output!r}: FedNewton certifies its last point, which is sparse by psi; leave it out"
         elif self.wire.dtype == "float32":
-            wrong = f"wire={self.wire!r}: the duality gap of {name} would be that of rounded sums; leave it out"
+            wrong = f"wire={self.wire!r}: the duality gap of FedNewton would be that of rounded sums; leave it out"
         if wrong:
             raise ConfigurationError(wrong)
 

@@ -352,8 +352,7 @@ give `start` or `simulate` callbacks=[Checkpoint(...)] | checkpoint save_path
 give it to `start` or `simulate` | initial_arrays evaluate_fn evaluate_function num_rounds callbacks timeout
   train_config evaluate_config rounds n_rounds resume
 give `simulate` num_nodes= | num_clients n_clients num_nodes clients
-give `start` train_config= or evaluate_config=ConfigRecord({...}), or override a hook | on_fit_config_fn
-  on_evaluate_config_fn
+give `start` train_config= or evaluate_config=, or override a hook | on_fit_config_fn on_evaluate_config_fn
 it has no effect on a result; leave it out | inplace
 override aggregate_train, and weigh the replies there by their loss | q q_param train_loss_key
 """
@@ -365,7 +364,8 @@ _ADVICE = {name: text for text, names in _ROWS for name in names.split()}
 
 def _advice(name: str, taken: Mapping[str, Any]) -> str:
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
-    near = name if name in _ADVICE else nearest(name, [*taken, *_ADVICE])
+    # Of short names many are alike.
+    near = name if name in _ADVICE else nearest(name, [*taken, *_ADVICE] if len(name) > 3 else taken)
     if near is None:
         return "; help() of the class lists those it has"
     if near in taken:

@@ -128,14 +128,11 @@ class CompositeStrategy(Options):
         if hasattr(self, "client_lr"):
             own = theirs if self._unmodified and planned.steps is None else _rate(self.client_lr)
             lines.append(("Learning rates", f"client ({own}) | server ({_rate(getattr(self, 'server_lr', None))})"))
+        lines.append(("Local work", theirs if self._unmodified else str(planned or "the method's")))
         normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
-        lines += [
-            ("Local work", theirs if self._unmodified else "the method's" if planned is None else f"{planned}"),
-            ("Weights", f"{self.weighting if self.site_weights is None else 'given by partition'}{normalized}"),
-            ("Output", f"{self.output}"),
-            ("Seed", f"{self.seed}"),
-            ("Minimum replies", f"{self.participation.min_replies}"),
-        ]
+        weights = self.weighting if self.site_weights is None else "given by partition"
+        lines += [("Weights", f"{weights}{normalized}"), ("Output", f"{self.output}"), ("Seed", f"{self.seed}")]
+        lines.append(("Minimum replies", f"{self.participation.min_replies}"))
         mixing = getattr(self, "mixing", None)
         lines += [] if mixing is None else [("Graph", f"{Graph(mixing) if run is None else run.graph}")]
         if run is None:
