@@ -106,14 +106,11 @@ class Ledger:
 
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of the memories of those who are there."""
-        here = [self.members[key] for key in sorted(self.members.keys() & self.present)]
         total = self.population()
-        pairs = {name: list[tuple[float, Any]]() for name in self.names}
-        for member in here:
-            share = (1.0 if self.uniform else member.examples or 0.0) / total
-            for name, vector in (member.memory or {}).items():
-                pairs[name].append((share, vector))
-        return {name: weighted_sum(own, (self.size,)) for name, own in pairs.items()}
+        here = [self.members[key] for key in sorted(self.members.keys() & self.present)]
+        held = [(1.0 if self.uniform else own.examples or 0.0, own.memory) for own in here if own.memory]
+        each = {name: [(weight / total, memory[name]) for weight, memory in held] for name in self.names}
+        return {name: weighted_sum(pairs, (self.size,)) for name, pairs in each.items()}
 
     # --- a round --------------------------------------------------------------------------------------------------
 

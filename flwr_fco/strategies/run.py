@@ -496,10 +496,9 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         forms = [len(value) if isinstance(value, list) else None for value, _ in pairs]
         form = Counter(forms).most_common(1)[0][0]
         pairs = [pair for pair, own in zip(pairs, forms, strict=True) if own == form]
-        part = math.fsum(share for _, share in pairs)
-        if 2 * len(pairs) <= len(reports) or part <= 0.0:
+        shares = replies.weights_of([share for _, share in pairs], uniform=False)
+        if 2 * len(pairs) <= len(reports) or not shares:
             continue
-        shares = [share / part for _, share in pairs]
         if all(value == pairs[0][0] for value, _ in pairs):
             means[name] = pairs[0][0]
         elif form is None:

@@ -387,15 +387,15 @@ class CompositeStrategy(Options):
     ) -> Sequence[Message]:
         """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
         run = self._run or self.prepare(arrays)
-        run.current = replies.Round(server_round, [], run.left_out, "evaluate")
-        if self.fraction_evaluate == 0.0 or run.privacy is not None:
-            return []
+        asks = self.fraction_evaluate > 0.0 and run.privacy is None
         sampled = self.fraction_evaluate, self.min_evaluate_nodes, run.needed
-        nodes = run.nodes.sample(grid, server_round, EVALUATION, *sampled)
+        nodes = run.nodes.sample(grid, server_round, EVALUATION, *sampled) if asks else []
+        run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
+        if not asks:
+            return []
         run.grid = grid
         run.tables.look(run, nodes)
         logger.info("configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
-        run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
         content = run.model_message(arrays, ConfigRecord({**config, "server-round": server_round}))
         if isinstance(self.wire, Short):
             shorten(content, self.arrayrecord_key, training.short_form(run, "", arrays), exact=True)

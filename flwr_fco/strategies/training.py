@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
@@ -19,7 +18,7 @@ from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import logger, single_threaded_blas
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector, all_finite, euclidean_norm, is_shorter
 from flwr_fco.core.validation import short
-from flwr_fco.errors import ConfigurationError, MagnitudeError
+from flwr_fco.errors import ConfigurationError, MagnitudeError, in_words
 from flwr_fco.messages.protocol import Downlink, MemoryLostError, Node, Uplink
 from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
@@ -395,8 +394,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
                     total = each if total is None else total + each
                     count += 1
             point = run.seen(following, after, (total, count))
-            floats = [array for array in passed.values() if array.dtype.kind == "f"]
-            if not all(map(all_finite, (point, *floats))):
+            if not all(map(all_finite, (point, *passed.values()))):
                 raise MagnitudeError("the model is not finite")
     except MagnitudeError as error:
         logger.warning("aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
@@ -428,10 +426,8 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
         prefix = f"{who} returned {short(after)}{of_round}"
         raise ConfigurationError(f"{prefix}; expected a {type(before).__name__} whose round is {before.round + 1}")
     if run.graph is None:
-        try:
+        with in_words(who, ConfigurationError, "; a state keeps its shapes and dtypes"):
             check_forms(before, after)
-        except ValueError as error:
-            raise ConfigurationError(f"{who} {error}; a state keeps its shapes and dtypes") from None
     for name, value in zip(after._fields, after, strict=True):
         if not all_finite(value):
             raise MagnitudeError(f"{name} is not finite")
@@ -465,12 +461,11 @@ def _averaged_arrays(run: Run, uplinks: Sequence[Uplink]) -> dict[str, NDArray[A
     result = dict(run.passed)
     for name, old in result.items():
         values = [(up.pass_through[name], up.weight) for up in uplinks if name in up.pass_through]
-        if not values:
+        shares = replies.weights_of([weight for _, weight in values], uniform=False)
+        if not shares:
             continue
         if old.dtype.kind == "f":
-            share = math.fsum(weight for _, weight in values)
-            rows = [value.astype(np.float64).ravel() for value, _ in values]
-            centre = run.mean.of(rows, [weight / share for _, weight in values])
+            centre = run.mean.of([value.astype(np.float64).ravel() for value, _ in values], shares)
             result[name] = centre.reshape(old.shape).astype(old.dtype)
         else:
             # Of a counter it is a scalar.
