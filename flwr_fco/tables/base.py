@@ -39,7 +39,7 @@ from flwr_fco.strategies.questions import bounded_largest
 from flwr_fco.tables import description, reading, reports
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.intervals import CLASSES, COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
-from flwr_fco.tables.sites import TIMEOUT, TURN, Sites, asked_of, called, check_count, connected
+from flwr_fco.tables.sites import TIMEOUT, Sites, asked_of, called, check_count, connected
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -300,12 +300,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.without_ = without
         self._timeout = checked("timeout", timeout, float, POSITIVE)
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
-        over_grid = reading.is_grid(X)
-        clients = [] if over_grid else self._clients(X, y, sample_weight, groups, without)
+        clients = [] if reading.is_grid(X) else self._clients(X, y, sample_weight, groups, without)
         self._set_classes(clients, self._all_classes(classes))
         objectives = self._objectives(clients)
-        with TURN if over_grid else connected(objectives) as entered, ExitStack() as stack:
-            grid = X if over_grid else entered
+        with connected(X, objectives) as grid, ExitStack() as stack:
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())

@@ -117,8 +117,12 @@ def centred(question: Question, objective: Any) -> Answer:
 
 
 @contextmanager
-def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
-    """Connect sites in this process, one for each loss."""
+def connected(X: Any, objectives: Sequence[Objective]) -> Iterator[Any]:
+    """Yield what connects the sites: a grid that is given, for one thread at a time, or one of a site for each loss."""
+    if is_grid(X):
+        with TURN:
+            yield X
+        return
     app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
     grid = InProcessGrid(app, len(objectives))
     try:
@@ -131,17 +135,16 @@ def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
 @contextmanager
 def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Sequence[Any]]]:
     """Yield a run in which the sites of a fitted model are asked, and if they are here their names."""
-    start = model._start()
-    if is_grid(X):
-        tables = Tables(Described(names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()))
-        with TURN:
-            yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), getattr(model.codebook, "sites", ())
-        return
-    # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
-    other = copy.copy(model)
-    clients = other._clients(X, y, None, groups, reset=False)
-    with connected(model._objectives(clients)) as grid:
-        yield prepared(asking(len(clients), Tables(settled=True)), grid, start, TIMEOUT), [own.site for own in clients]
+    # A copy, because a fitted model is not changed; splits of its cross-validation are not of these rows.
+    model = copy.copy(model)
+    model.cv = None
+    clients = [] if is_grid(X) else model._clients(X, y, None, groups, reset=False)
+    names = names_of(getattr(model, "feature_names_in_", None))
+    # Rows that are here are compared as those of a fit.
+    tables = Tables(Described(names, model._names_of_classes()), settled=bool(clients))
+    with connected(X, model._objectives(clients)) as grid:
+        run = prepared(asking(len(clients) or model.num_clients, tables), grid, model._start(), TIMEOUT)
+        yield run, [own.site for own in clients] or getattr(model.codebook, "sites", ())
 
 
 class SomeNodes:

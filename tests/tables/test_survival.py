@@ -328,9 +328,9 @@ def test_pairs_are_those_counted_one_by_one_within_sites(fitted):
 
 
 def test_the_calibration_and_bins_are_those_of_a_model_of_the_scores(fitted):
-    """A fit on the score as the only column, with a stratum for each site."""
+    """A fit on the score as the only column, with a stratum for each site; folds are of the fit's rows."""
     model, y = fitted
-    quality = model.set_params(cluster="site").quality(X, y)
+    quality = model.set_params(cluster="site", cv=[(range(9), range(9))]).quality(X, y)
     assert "Clusters: none: errors are those of independent rows\n" in quality
     scores, bins, overall = scores_of(model, y), quality.bins, quality.overall
     columns = [pd.DataFrame({"score": own}) for own in scores]
