@@ -508,12 +508,11 @@ class Cells:
         self.rows = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
         self.said = np.where(said == WITHHELD, np.nan, said).reshape(len(each), len(columns), len(SAID))
         self.counts = np.where(counts == WITHHELD, np.nan, counts)[:, 1:]
-        self.mean = self.said[..., 1]
-        self.deviation = self.said[..., 2]
+        known, self.mean, self.deviation, *_ = np.moveaxis(self.said, -1, 0)
         self.quartiles = self.said[..., 3:6]
-        self.missing = self.rows - self.said[..., 0]
+        self.missing = self.rows - known
         #: All rows where a site withholds how many have an entry.
-        self.present = np.where(np.isnan(self.missing), self.rows, self.said[..., 0])
+        self.present = np.where(np.isnan(known), self.rows, known)
 
     @cached_property
     def shares(self) -> NDArray[np.float64]:

@@ -251,7 +251,7 @@ class Inference:
         small = np.array([shares and own.examples < FEWEST_ROWS for own in reported], dtype=bool)
         together = counts[small].sum(axis=0)
         pooled = small & bool(together.sum() >= FEWEST_ROWS and together.min() >= 1.0)
-        idle = ~pooled & (small | (counts.min(axis=1, initial=math.inf) < 1.0))
+        idle = ~pooled & (small | (counts.min(axis=1) < 1.0))
         self.pooled, self.idle = ([self._named(reported[m]) for m in np.flatnonzero(on)] for on in (pooled, idle))
         #: Those of sites that share one counted once.
         self.intercepts = len(reported) - len(self.idle) - len(self.pooled) + bool(self.pooled)

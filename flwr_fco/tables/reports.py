@@ -279,11 +279,10 @@ def compared(model: Any, other: Any) -> Tested:
     """Return the likelihood-ratio test of two fitted estimators, of which one has some of the other's columns."""
     if not hasattr(type(other), "_kind"):
         raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
-    tables = [_table_of(model), _table_of(other)]
-    slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in (model, other)]
+    pair = sorted((model, other), key=lambda own: -len(_table_of(own).found.estimate))
+    tables = [own._table for own in pair]
+    slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in pair]
     names = [set(own) for own in slopes]
-    if len(names[0]) < len(names[1]):
-        tables, names = tables[::-1], names[::-1]
     if not names[1] < names[0]:
         own = f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} of their own"
         raise ConfigurationError(f"expected a model with some of the other's columns and no others; these have {own}")

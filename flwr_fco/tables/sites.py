@@ -144,7 +144,7 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Seq
     tables = Tables(Described(names, model._names_of_classes()), settled=bool(clients))
     with connected(X, model._objectives(clients)) as grid:
         run = prepared(asking(len(clients) or model.num_clients, tables), grid, model._start(), TIMEOUT)
-        yield run, [own.site for own in clients] or getattr(model.codebook, "sites", ())
+        yield run, [own.site for own in clients] or list(getattr(model.codebook, "sites", ()))
 
 
 class SomeNodes:
@@ -296,12 +296,6 @@ class Sites:
             self.grid = SomeNodes(grid, answers)
         self.names = [called(own.partition, self.called) for own in answers]
         self.means, self.variances, within = (np.array([a.vectors[name] for a in answers]) for name in _COLUMNS)
-        with np.errstate(over="ignore"):  # of a mean that a site makes up
-            share = self.means % 1.0
-            binary = np.isclose(self.variances, share * (1.0 - share), atol=_ROUNDING).all(axis=1)
-        sums = [np.hstack([own.examples, own.vectors["means"], own.vectors["gradient"]]) for own in answers]
-        for place, text in same_rows(self.names, sums, ~binary):
-            warnings.warn(f"{self.names[place]} {text}", UserWarning, stacklevel=4)
         self.rows = math.fsum(own.examples for own in answers)
         self.total = math.fsum(own.numbers["mass"] for own in answers)
         self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
@@ -311,9 +305,14 @@ class Sites:
         mean = -float(self.slopes[-1])
         self.level = mean if mean * mean > _FAR**2 * abs(2.0 * self.at_zero - mean * mean) else 0.0
         shares = np.array([[own.weight] for own in self.answers])
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # of a mean that a site makes up
+            share = self.means % 1.0
+            binary = np.isclose(self.variances, share * (1.0 - share), atol=_ROUNDING).all(axis=1)
             self.mean = (shares * self.means).sum(axis=0)
             self.deviations = np.sqrt((shares * (self.variances + np.square(self.means - self.mean))).sum(axis=0))
+        sums = [np.hstack([own.examples, own.vectors["means"], own.vectors["gradient"]]) for own in answers]
+        for place, text in same_rows(self.names, sums, ~binary):
+            warnings.warn(f"{self.names[place]} {text}", UserWarning, stacklevel=4)
         # A mean or a variance that overflows leaves no deviation, which is not one of 1.
         self.scales = np.where(_constant(self.deviations, self.mean), 1.0, self.deviations)
         self.within = np.all(_constant(np.sqrt(np.abs(within)), self.means), axis=0)
