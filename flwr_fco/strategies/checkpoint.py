@@ -284,14 +284,12 @@ class Saved:
             raise ValueError("the state or the last good model is not finite, or of another model")
         parts["run"]["state"] = state
         if run.roll is not None:
-            parts["ledger"]["members"] = {key: Member(*own) for key, own in parts["ledger"]["members"].items()}
-            for key, member in parts["ledger"]["members"].items():
-                memory = member.memory or {}
-                sound = member.memory is None or {*memory} == {*run.roll.names}
-                sound = sound and {v.shape for v in memory.values()} <= {(run.roll.size,)}
-                sound = sound and all(all_finite(getattr(vector, "values", vector)) for vector in memory.values())
+            parts["ledger"]["members"] = known = {k: Member(*own) for k, own in parts["ledger"]["members"].items()}
+            for key, member in known.items():
+                memory = [] if member.memory is None else [member.memory[name] for name in run.roll.names]
+                sound = all(own.shape == (run.roll.size,) and all_finite(getattr(own, "values", own)) for own in memory)
                 sound = sound and isinstance(member.sent, tuple) and isinstance(member.digest, str)
-                if not sound or not 0.0 <= (0.0 if member.examples is None else member.examples) < np.inf:
+                if not sound or not 0.0 <= (member.examples or 0.0) < np.inf:
                     raise ValueError(f"the memory of {key} is not finite, or not of {run.roll.size} numbers")
         if not all(0.0 <= length < np.inf and count >= 0 for length, count in parts["cap"]["usual"].values()):
             raise ValueError("a usual length is none")
