@@ -1,6 +1,7 @@
 """The ClientApp: a task comes in, the method's half runs on the client's loss, a reply goes out.
 
-:meth:`Client.answer` is all of it, without Flower; :meth:`Client.train` does the same for messages.
+:meth:`Client.answer` is all of it, without Flower; :meth:`Client.train` does the same for messages. Questions about the
+loss are answered by functions of it, which are registered by the question's kind.
 """
 
 from __future__ import annotations
@@ -642,11 +643,9 @@ def client_app(
     owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None) or Disclosure()
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
     client = Client(load_objective, load_evaluation_objective, *owner, disclosure is not None, most)
-    own = checked_mods(mods)
-    if disclosure is not None:
-        # Outside of the others: what they change leaves as they have changed it.
-        own = [partial(answered, disclosure), *own]
-    return TaskApp(own, client)
+    # Outside of the others: what they change leaves as they have changed it.
+    gate = [] if disclosure is None else [partial(answered, disclosure)]
+    return TaskApp([*gate, *checked_mods(mods)], client)
 
 
 _CLIPS = "it clips (reply - what was received), and these replies are increments of a dual vector. Leave it out"

@@ -117,6 +117,8 @@ class InProcessGrid(Grid):
         The nodes' partition ids by node id.
     report : callable
         Called with the number of each round of training that has been delivered.
+    foreign : bool
+        Whether the ClientApp is Flower's own, which knows nothing of this package's tasks.
 
     Examples
     --------
@@ -140,6 +142,7 @@ class InProcessGrid(Grid):
         self.partition_ids = {partition + _FIRST: partition for partition in range(self.num_nodes)}
         self.contexts: dict[int, Context] = {}
         self.report: Callable[[int], object] = lambda number: None
+        self.foreign = isinstance(self.client_app, ClientApp) and not isinstance(self.client_app, TaskApp)
         self._replies: dict[str, Message] = {}
 
     def context(self, node_id: int) -> Context:
@@ -227,11 +230,6 @@ class InProcessGrid(Grid):
         if messages and messages[0].metadata.message_type == "train" and messages[0].metadata.group_id.isdigit():
             self.report(int(messages[0].metadata.group_id))
         return replies
-
-    @property
-    def foreign(self) -> bool:
-        """Whether the ClientApp is Flower's own, which knows nothing of this package's tasks."""
-        return isinstance(self.client_app, ClientApp) and not isinstance(self.client_app, TaskApp)
 
     @property
     def direct(self) -> Client | None:
