@@ -50,8 +50,8 @@ STEPS = "local-steps"
 ELAPSED = "elapsed"
 LOST = "fco-memory-lost"
 RATE = "client-lr"
-#: What is no number in the records of tasks and questions.
-_TEXTS = frozenset(("plan", "stamp", "work", "kind", "layout"))
+#: What is no number in the records of tasks and questions; and the stamp of a client that begins.
+_TEXTS, _BEGIN = frozenset(("plan", "stamp", "work", "kind", "layout")), "begin"
 OWN_METRICS = frozenset((EXAMPLES, STEPS, ELAPSED, LOST))
 _LARGEST = sys.float_info.max
 _DOUBLE = ("float64",)
@@ -245,8 +245,7 @@ def stamp_of(digest: str, number: int, memory: Mapping[str, Any]) -> str:
 
 def _parts(vectors: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the arrays that vectors are made of, by name."""
-    for name in sorted(vectors):
-        vector = vectors[name]
+    for name, vector in sorted(vectors.items()):
         for part in vector.parts if isinstance(vector, SparseVector) else (vector,):
             yield name, part
 
@@ -349,7 +348,8 @@ class Encoder:
         about: dict[str, Any] = {"plan": down.plan.text, ELAPSED: float(down.elapsed)}
         about |= {} if math.isnan(down.client_lr) else {RATE: float(down.client_lr)}
         about |= {} if down.work is None else {"work": down.work.to_spec().to_json()}
-        about |= {} if down.stamp is None else {"stamp": down.stamp}
+        # Flower's message_size_mod refuses an empty text.
+        about |= {} if down.stamp is None else {"stamp": down.stamp or _BEGIN}
         about |= {NUMBER + name: float(number) for name, number in down.numbers.items()}
         records: dict[str, Any] = {self._arrays_key: record_of(arrays), self._config_key: self._config}
         records[FCO] = ConfigRecord(about)
@@ -417,7 +417,8 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
     for name, vector in vectors.items():
         check_array(name, vector, allowed, (size * int(points),), finite=False)
     dtype = next((name_of(getattr(own, "values", own).dtype) for own in vectors.values()), "float64")
-    down = Downlink(plan, vectors, rate, elapsed, numbers, about.get("stamp"), work, passed, restored, dtype)
+    stamp = "" if about.get("stamp") == _BEGIN else about.get("stamp")
+    down = Downlink(plan, vectors, rate, elapsed, numbers, stamp, work, passed, restored, dtype)
     return down.as_received(as_sent=as_sent)
 
 
