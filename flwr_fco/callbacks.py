@@ -33,9 +33,6 @@ if sys.platform != "win32":
 
 __all__ = ["Callback", "Checkpoint", "EarlyStopping"]
 
-#: Numbers of clients whose data a certificate covers, and of those that are connected.
-_COVERED = "train/certificate-clients"
-_CONNECTED = "train/certificate-of"
 #: In names of metrics of which larger values are better.
 _LARGER = re.compile(r"acc|auc|concordance|f1|precision|r2|recall")
 Score = Callable[[ArrayRecord], float]
@@ -218,9 +215,9 @@ class EarlyStopping(Callback):
             if not done:
                 self.best, self.best_arrays = value, arrays.copy()
         else:
-            # A metric says whose data it is of; a part of them certifies nothing of the rest.
-            part = isinstance(self._looks_at, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
-            done = value <= self.tol and not part
+            # A metric says how many clients' data it is of; a part of those connected certifies nothing of the rest.
+            covered, connected = (metrics.get(f"train/certificate-{name}", 0) for name in ("clients", "of"))
+            done = value <= self.tol and not (isinstance(self._looks_at, str) and covered < connected)
         self._waited = self._waited + 1 if done else 0
         stop = self._waited >= (self.patience if self.certificate is None else 1)
         self.stopped = server_round if stop else 0

@@ -241,8 +241,6 @@ def clipped(vector: Vector, bounds: Sequence[tuple[slice, float]]) -> Vector:
     return result
 
 
-#: Grid spacing of privacy losses, which are rounded up so that epsilon is never too small.
-_INTERVAL = 1e-3
 #: Losses with less noise than this do not fit into memory, and would guarantee nothing.
 _LEAST_NOISE = 0.05
 
@@ -317,7 +315,8 @@ class Accountant(NamedTuple):
 def _losses(noise_multiplier: float, sampling: float) -> Any:
     """Return the distribution of privacy losses of one round with Poisson sampling."""
     of = library("dp_accounting.pld.privacy_loss_distribution").from_gaussian_mechanism
-    return of(noise_multiplier, sampling_prob=sampling, value_discretization_interval=_INTERVAL)
+    # Losses are rounded up to this grid, so that epsilon is never too small.
+    return of(noise_multiplier, sampling_prob=sampling, value_discretization_interval=1e-3)
 
 
 # --- the mean of a private run ----------------------------------------------------------------------------------------

@@ -16,9 +16,6 @@ __all__ = ["Number", "Result", "frame_of", "part_of", "traffic_of"]
 
 Number = int | float
 
-_SHOWN_ARRAYS = 8
-_SHOWN_SITES = 5
-
 
 @dataclass(repr=False)
 class Result(FlowerResult):
@@ -103,7 +100,7 @@ class Result(FlowerResult):
         histories = dict[str, Mapping[int, Any]](self.histories) | {"callbacks": self.callback_metrics}
         last = max([number for history in histories.values() for number in history], default=0)
         lines = [f"Result after round {last}"]
-        few = list(self.arrays.items())[:_SHOWN_ARRAYS]
+        few = list(self.arrays.items())[:8]
         shown = [f"{name} {own.dtype}{list(own.shape)}, {np.count_nonzero(own.numpy())} not zero" for name, own in few]
         shown += [f"and {len(self.arrays) - len(few)} more"] * (len(self.arrays) > len(few))
         lines += [f"  {text}"] if (text := part_of(self)) else []
@@ -152,7 +149,7 @@ def part_of(result: Result) -> str:
     if not steps or not steps[last].get("num-left-out"):
         return ""
     count, lost = int(steps[last]["num-replies"]), int(steps[last]["num-left-out"])
-    rows = [row for row in result.left_out if row.kind == "train" and row.round == last][:_SHOWN_SITES]
+    rows = [row for row in result.left_out if row.kind == "train" and row.round == last][:5]
     names = [f"node {row.node_id}" if row.partition_id is None else f"partition {row.partition_id}" for row in rows]
     who = "; ".join(f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True))
     return f"data: of {count} of {count + lost} clients" + (f"; without {who}" if who else "")

@@ -16,9 +16,6 @@ from threadpoolctl import ThreadpoolController
 
 from flwr_fco.errors import ConfigurationError
 
-#: The number of 32-bit words.
-_WORDS = 2**32
-
 _NESTED = nullcontext()
 _lock = Lock()
 # Held by another thread, it would be held for ever in a process that this one forks meanwhile; on Windows none can be.
@@ -144,8 +141,8 @@ def random_generator(seed: int, server_round: int, partition_id: int, purpose: i
     >>> int(random_generator(seed=5, server_round=3, partition_id=2).integers(100))
     55
     """
-    if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
+    if not (0 <= seed < 2**32 and 0 <= server_round < 2**32):
         raise ConfigurationError(f"{seed=}, {server_round=}; expected whole numbers from 0 to 2**32 - 1")
-    words = seed, server_round, partition_id % _WORDS, partition_id // _WORDS, purpose
+    words = seed, server_round, partition_id % 2**32, partition_id // 2**32, purpose
     # The same bits as of the numbers one by one, in two thirds of the time.
     return np.random.default_rng(np.array(words, np.uint32))

@@ -20,8 +20,7 @@ from flwr_fco.core.validation import Choice, enter, of_type
 from flwr_fco.errors import SpecError, in_words
 
 _ARRAY = "$array"
-#: Limits on objects that a message may request.
-_MOST_ITEMS = 10_000
+#: Limit on objects that a message may request, as their items' below.
 _DEEPEST = 16
 
 
@@ -192,7 +191,7 @@ def encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     raise SpecError(f"{path} = {value!r} of type {type(value).__name__} cannot be part of a specification")
 
 
-def decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]], most: float = _MOST_ITEMS) -> Any:
+def decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]], most: float = 10_000) -> Any:
     """Return a value that :func:`encode` has written.
 
     Parameters

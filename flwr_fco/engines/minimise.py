@@ -14,7 +14,6 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -199,7 +198,7 @@ def minimise(
     return Minimum(point, problem.steps, problem.steps + 1, problem.products, norm, gap, norm <= problem.target)
 
 
-def _exact(problem: _Problem, start: Vector, squares: Vector, axes: NDArray[np.float64]) -> None:
+def _exact(problem: _Problem, start: Vector, squares: Vector, axes: Vector) -> None:
     """Solve by the Hessian's eigenvectors, and for the rest of the gradient again as long as it falls."""
     gradient = problem.objective.gradient
     at = problem.at(start, gradient(start))
@@ -323,11 +322,10 @@ def _lbfgs(problem: _Problem, start: Vector) -> None:
     minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
 
 
-_Facts = tuple[float, Vector, NDArray[np.float64]]
-_known: WeakKeyDictionary[Objective, _Facts] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Objective, tuple[float, Vector, Vector]] = WeakKeyDictionary()
 
 
-def _facts(objective: Objective) -> _Facts:
+def _facts(objective: Objective) -> tuple[float, Vector, Vector]:
     """Return the modulus of strong convexity, 0 if it is not known, and of squares the Hessian's eigenvectors.
 
     They depend on the data only, and are computed at the first call.
