@@ -189,7 +189,7 @@ def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, 
 def test_a_site_that_comes_back_counts_again_and_is_waited_for(monkeypatch):
     """Also one that is slower than all others, which have taken no time."""
     seconds = []
-    monkeypatch.setattr("flwr_fco.strategies.run.time.monotonic", lambda: sum(seconds))
+    monkeypatch.setattr("flwr_fco.strategies.nodes.time.monotonic", lambda: sum(seconds))
 
     def slowly(message, context, call_next):
         seconds.append(40.0 * (context.node_config["partition-id"] == ODD))
