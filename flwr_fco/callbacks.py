@@ -346,7 +346,7 @@ class Checkpoint(Callback):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigurationError(f"another run saves itself to {self.path}; wait, or give another path") from None
+            raise ConfigurationError(f"another run saves itself to {self.path}; wait until it ends") from None
         except OSError as error:
             # Some network file systems have no locks.
             logger.warning("%s.lock cannot be locked (%s): let no other run save itself there", self.path, error)
