@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import count, islice
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
-from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Uplink
+from flwr_fco.messages.protocol import NOTHING_MORE, ClientState, Downlink, Plan, Received, Uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.base import Batch, Objective, Place, gradient_of
 from flwr_fco.work import FirstOrder, Minimise
@@ -49,7 +48,7 @@ class Moved(NamedTuple):
 
     elapsed: float | None
     steps: int
-    metrics: Mapping[str, float] = MappingProxyType({})
+    metrics: Mapping[str, float] = NOTHING_MORE
 
 
 #: What a loop returns.
