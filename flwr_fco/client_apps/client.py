@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract import Algorithm, method_of
-from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
+from flwr_fco.algorithms.newton.asking import folds_of
+from flwr_fco.algorithms.newton.path import NewtonPath
 from flwr_fco.certificates import LARGEST_LOSS, reported_at
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import logger, own_turn, random_generator, single_threaded_blas

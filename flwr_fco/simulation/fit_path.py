@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.replies import LARGEST_CLAIM, Mean
-from flwr_fco.algorithms.newton.path import chosen, errors_of, models_of
+from flwr_fco.algorithms.newton.path import chosen, models_of
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.computing import logger
@@ -149,7 +149,7 @@ def held_out_losses(run: Run, w: Vector, rows: dict[int | None, float]) -> dict[
 
 
 def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix | None:
-    """Return what :func:`errors_of` says of the losses of clients that always answered; None of no losses."""
+    """Return what :meth:`Mean.errors` says of the losses of clients that always answered; None of no losses."""
     if not losses:
         return None
     nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
@@ -157,7 +157,7 @@ def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean:
         raise ConfigurationError("no client has answered at every strength, so nothing is compared")
     weights = np.array([losses[0][node][0] for node in nodes])
     rows = np.array([[own[node][1] for own in losses] for node in nodes])
-    return errors_of(rows, weights, mean)
+    return mean.errors(rows, weights)
 
 
 class PathPoint(NamedTuple):

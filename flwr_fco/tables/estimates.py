@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import gammaln, xlogy
 
-from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
+from flwr_fco.algorithms.newton.model import unpacked
 from flwr_fco.client_apps.client import answers_to
 from flwr_fco.errors import ConfigurationError, SeparableError
 from flwr_fco.kernels.quadratic import descend

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import unpacked
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import Choice, printable

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.special import xlogy
 from sklearn.svm import LinearSVC
 
-from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import unpacked
 from flwr_fco.core.layout import Layout
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.errors import ClientError

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.linear_model import PoissonRegressor
 
-from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import unpacked
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.client import find_answer
 from flwr_fco.errors import ClientError, ConfigurationError

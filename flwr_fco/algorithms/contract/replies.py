@@ -259,6 +259,41 @@ class Mean(NamedTuple):
             return math.fsum(value * weight for value, weight in zip(values, weights, strict=True))
         return float(self.of([np.array([value], np.float64) for value in values], weights)[0])
 
+    def errors(self, losses: Matrix, weights: Vector) -> Matrix:
+        """Return each model's centre of losses, its standard error, and that of its difference to the smallest centre.
+
+        With weights p_c that sum to 1 and losses l_c: l = sum_c p_c l_c, and sqrt(C / (C - 1) sum_c p_c^2 (l_c - l)^2),
+        the usual standard error for equal weights. In differences of the same data the levels of the sites cancel. With
+        another centre both sums are that centre, with the weights p_c: by p_c^2 a site with a third of the rows can be
+        most of it.
+
+        Parameters
+        ----------
+        losses : ndarray of float64, shape (C, L)
+            Of each part of the data, at each model.
+        weights : ndarray of float64, shape (C,)
+            Of each part.
+
+        Returns
+        -------
+        ndarray of float64, shape (3, L)
+
+        Examples
+        --------
+        >>> Mean().errors(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5])).tolist()
+        [[6.0, 5.25], [3.0, 3.25], [0.25, 0.0]]
+        >>> losses, weights = np.array([[9e9], [1.0], [2.0], [3.0]]), np.array([3.0, 1.0, 1.0, 2.0])
+        >>> Mean(aggregation="median").errors(losses, weights).round(2).tolist()
+        [[3.0], [1.28], [0.0]]
+        """
+        parts, shares = weights.size, weights / weights.sum()
+        scale = float(shares @ shares) * parts / (parts - 1) if parts > 1 else 0.0
+        of_squares = shares**2 / (shares @ shares) if self.aggregation == "mean" else shares
+        rows = [self.of([*losses], shares)]
+        for own in (losses, losses - losses[:, [int(np.argmin(rows[0]))]]):
+            rows.append(np.sqrt(scale * self.of([*(own - self.of([*own], shares)) ** 2], of_squares)))
+        return np.array(rows)
+
     def factors(self, uplinks: Sequence[Uplink]) -> tuple[list[float], float]:
         """Return what the clients' increments are multiplied by, and the centre of the elapsed times.
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract import Replies
-from flwr_fco.algorithms.newton.model import Indices
+from flwr_fco.algorithms.newton.model import Flags, Indices, unpacked
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, is_shorter
@@ -41,13 +41,8 @@ from flwr_fco.objectives.links import Categories, LogisticLoss, PoissonLoss, Squ
 from flwr_fco.objectives.survival import PartialLikelihood
 from flwr_fco.regularizers.base import BoundRegularizer
 
-_NAMES: dict[type, str] = {
-    PartialLikelihood: "cox",
-    PoissonLoss: "poisson",
-    Squares: "identity",
-    LogisticLoss: "logistic",
-    Categories: "softmax",
-}
+_NAMES: dict[type, str] = {PartialLikelihood: "cox", PoissonLoss: "poisson"}
+_NAMES |= {Squares: "identity", LogisticLoss: "logistic", Categories: "softmax"}
 #: An intercept beside which all others are 0.
 _FAR = 1e6
 NOTHING: Vector = np.zeros(0)
@@ -172,6 +167,116 @@ def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
     sent[reported.indices] = True
     points, sets = dense(reported).reshape(-1, size), sent.reshape(-1, size)
     return [(point, np.flatnonzero(on)) for point, on in zip(points, sets, strict=True)]
+
+
+# --- an answer about one of many points, as it travels ---------------------------------------------------------------
+
+#: Bits of a gradient's entries outside of the working set, and of those of null models; of a Hessian's new rows.
+HALF, SINGLE, DOUBLE = 16.0, 32.0, 64.0
+
+
+def short_answer(answer: dict[str, Any], inside: Indices, wanted: Vector, bits: float) -> dict[str, Any]:
+    """Return an answer as it travels.
+
+    Parameters
+    ----------
+    answer : dict of str to ndarray
+        What :func:`asking.answer` returns.
+    inside : ndarray of int64
+        The working set, on which the gradient is wanted in full.
+    wanted : ndarray of float64, shape (k,)
+        Bits of the Hessian's rows that are wanted; 0 of one whose entries in other such rows are known.
+    bits : float
+        Bits of the gradient elsewhere; 0 if it is not wanted there.
+    """
+    gradient = answer["gradient"]
+    inside = np.arange(gradient.size) if bits == DOUBLE else inside
+    answer["gradient"] = gradient[inside]
+    if bits:
+        elsewhere = np.delete(gradient, inside)
+        scale = float(np.abs(elsewhere).max(initial=0.0))
+        answer |= {"elsewhere": (elsewhere / (scale or 1.0)).astype(np.float16), "scales": np.array([scale])}
+    if "block" in answer:
+        rank, block = factored(answer["block"], wanted > 0.0)
+        answer["block"] = block.astype(np.float32 if (wanted == SINGLE).any() else np.float64)
+        answer["ranks"] = np.array([float(rank)])
+    return answer
+
+
+def entries_of(new: Flags) -> tuple[Indices, Indices]:
+    """Return the entries of an upper triangle, by rows, that are in a new row or column."""
+    rows, columns = np.triu_indices(new.size)
+    wanted = new[rows] | new[columns]
+    return rows[wanted], columns[wanted]
+
+
+def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
+    """Return what determines a positive semidefinite matrix of which a part is known, in as few numbers as it takes.
+
+    Parameters
+    ----------
+    triangle : ndarray of float64, shape (k (k + 1) / 2,)
+        Its upper triangle by rows.
+    new : ndarray of bool, shape (k,)
+        Which rows and columns are not known yet.
+
+    Returns
+    -------
+    int
+        The rank r, if the next is a factor; else 0.
+    ndarray of float64
+        R of shape (r, k) by rows, with R'R the matrix; or the triangle's entries in new rows or columns.
+
+    Examples
+    --------
+    >>> rank, factor = factored(np.ones(10), np.full(4, True))
+    >>> rank, factor.round(12)
+    (1, array([1., 1., 1., 1.]))
+    >>> factored(np.arange(3.0), np.array([False, True]))
+    (0, array([1., 2.]))
+    """
+    from scipy.linalg.lapack import dpstrf
+
+    matrix, entries = unpacked(triangle), entries_of(new)
+    units = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
+    found, order, rank, _ = dpstrf(matrix / np.outer(units, units))
+    if not 0 < rank * units.size < entries[0].size:
+        return 0, matrix[entries]
+    factor = np.zeros((rank, units.size))
+    factor[:, order - 1] = np.triu(found)[:rank]
+    return int(rank), (factor * units).reshape(-1)
+
+
+def length_of_block(rank: float, new: Flags) -> int:
+    """Return how many numbers a Hessian takes that travels with a rank."""
+    if rank not in range(new.size + 1):
+        raise ProtocolError(f"the rank of its Hessian of {new.size} coordinates is {rank:g}")
+    known = int(new.size - new.sum())
+    return int(rank) * new.size if rank else (new.size * (new.size + 1) - known * (known + 1)) // 2
+
+
+def folds_of(objective: Objective, folds: int, seed: int) -> list[Indices]:
+    """Return the rows of each fold of a client, those of a cluster in one; of labels each has the same shares."""
+    if not folds:
+        return []
+    rows = objective.num_examples
+    if objective.folds is not None:
+        given = np.asarray(objective.folds)
+        if given.shape != (rows,) or not np.isin(given, range(folds)).all():
+            raise ConfigurationError(
+                f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}; "
+                "expected the number of a fold, from 0, of each example"
+            )
+        return [np.flatnonzero(given == fold) for fold in range(folds)]
+    rng = np.random.default_rng((seed, rows))
+    clusters = np.arange(rows) if objective.clusters is None else objective.clusters
+    _, first, of = np.unique(clusters, return_index=True, return_inverse=True)
+    order = rng.permutation(first.size)
+    if (labels := getattr(objective, "labels", None)) is not None:
+        order = order[np.argsort(np.asarray(labels)[first[order]], kind="stable")]
+    # Of few rows not always the same folds are empty.
+    own = ((np.arange(first.size) + rng.integers(folds)) % folds)[np.argsort(order)][of]
+    return [np.flatnonzero(own == fold) for fold in range(folds)]
 
 
 # --- what of an answer is possible ------------------------------------------------------------------------------------

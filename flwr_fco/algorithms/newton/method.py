@@ -41,12 +41,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Rejected, Replies, Sent, Setting, To
 from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
-from flwr_fco.algorithms.newton.model import Indices, Matrix, whole_groups
+from flwr_fco.algorithms.newton.model import Flags, Indices, Matrix, unpacked, whole_groups
 from flwr_fco.certificates import FACTORS, FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, NonZeros, Vector
@@ -142,7 +141,7 @@ class NewtonState(NamedTuple):
 
     point: Vector
     trial: Vector
-    mask: NDArray[np.bool_]
+    mask: Flags
     columns: Vector
     targets: Vector
     facts: Vector
@@ -224,10 +223,9 @@ class ProximalNewton(Algorithm):
         """Return the state before round 1, at the user's start or the point of psi's domain next to it."""
         psi, zeros = problem.psi, np.zeros(primal.size)
         if psi.sums.others:
-            raise ConfigurationError(
-                f"regularizer={psi.regularizer!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group "
-                "lasso or none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
-            )
+            needs = "l1, elastic net, l2, boxes, group lasso or none, alone or by PerParameter"
+            prefix = f"regularizer={psi.regularizer!r}: a proximal Newton step needs {needs}"
+            raise ConfigurationError(f"{prefix}; take FedDAGT, which needs psi's proximal map only")
         start = handed_out(problem.layout, primal if math.isfinite(psi.value(primal)) else psi.prox(primal, 0.0))
         mask = whole_groups((start != 0.0) | psi.free_coordinates() | (primal.size <= self.smallest), psi)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
@@ -308,10 +306,9 @@ class ProximalNewton(Algorithm):
         """Raise a Restart if an objective is below a bound of it."""
         # What is below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
         if objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - self.tolerance:
-            raise Restart(
-                f"The objective, {objective:.9g}, is below a lower bound of it from another exchange, {lower:.9g}: a "
-                "client's answers contradict each other. What is known is dropped, and clients are asked again"
-            )
+            prefix = f"The objective, {objective:.9g}, is below a lower bound of it from another exchange, {lower:.9g}"
+            why = "a client's answers contradict each other. What is known is dropped, and clients are asked again"
+            raise Restart(f"{prefix}: {why}")
 
     def _shortened(self, problem: Problem, state: Any, known: Known, objective: float) -> Any:
         """Return the state with a trial point nearer to the best one.
@@ -377,14 +374,6 @@ class ProximalNewton(Algorithm):
         over = asking.finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
         own = {"working-set": int(state.mask.sum()), "step": state.step}
         return {**progress(state), **own, **({"finished": over} if over else {})}
-
-
-def unpacked(triangle: Vector) -> Matrix:
-    """Return the symmetric matrix of an upper triangle by rows."""
-    order = math.isqrt(2 * triangle.size)
-    upper = np.zeros((order, order))
-    upper[np.triu_indices(order)] = triangle
-    return upper + np.triu(upper, 1).T
 
 
 def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
@@ -478,12 +467,10 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
         mean = mean / state.columns[-1]
         # Wherever it begins, counts that are all 0 have no model.
         if not mean[0] > _NO_EVENTS:
-            raise ConfigurationError(
-                f"all counts are 0, or as good as 0: {max(0.0, mean[0]):.1g} times what the offsets, or exposures, "
-                "alone expect. Without a count above 0 the loss has no minimum: look at the counts, or make psi act on "
-                "the intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which "
-                "the intercept takes up"
-            )
+            prefix = f"all counts are 0, or as good as 0: {max(0.0, mean[0]):.1g} times what the offsets, or exposures,"
+            advice = "look at the counts, make psi act on the intercept (arrays=Arrays(apply_to=...)), or subtract a"
+            why = "Without a count above 0 the loss has no minimum"
+            raise ConfigurationError(f"{prefix} alone expect. {why}: {advice} constant from all offsets")
     if x.any() or name not in _LEVELS or (name == "softmax" and state.mask.all()):
         return x, gradient, 1.0
     x[size - outputs :], share = _LEVELS[name](mean)

@@ -11,6 +11,7 @@ first coordinate that would change its sign or leave its box.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from flwr_fco.regularizers.base import BoundRegularizer, Sums
 
 Matrix = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 #: Sweeps before a factorised solve, and how often the two take turns.
 _SWEEPS = 60
@@ -112,57 +114,59 @@ class _Model(NamedTuple):
         return float(move @ (self.gradient + 0.5 * (self.hessian @ move))) + self.psi.value(x)
 
     def solved(self, x: Vector) -> Vector:
-        """Return a point with a smaller value: the minimiser on the support, or where its first zero stops it."""
-        for _ in range(_SOLVES):
-            x, whole = self._step(x)
-            if whole:
-                break
-        return x
-
-    def _step(self, x: Vector) -> tuple[Vector, bool]:
-        """Return the point after a factorised step if it is better, and whether no other step follows."""
+        """Return a point with a smaller value, after factorised steps on its support, as long as they lower it."""
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
         (threshold, shrinkage, lower, upper), groups = self.psi.table, self.psi.groups
-        norms = np.append(self.psi.norms(x), np.inf)
-        active = ((x != 0.0) | (threshold == 0.0)) & (norms[groups] > 0.0) & (x > lower) & (x < upper)
-        on = np.flatnonzero(active)
-        if not on.size:
-            return x, True
-        # All terms are smooth here; of no group the norm is infinite, and the strength 0.
-        own, groups = x[on], groups[on]
-        pull, unit = np.append(self.psi.strengths, 0.0)[groups], own / norms[groups]
-        bent = pull / norms[groups]
-        slope = self.slope(x)[on] + threshold[on] * np.sign(own) + shrinkage[on] * own + pull * unit
-        curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on] + bent)
-        curved -= bent * (groups[:, None] == groups) * np.outer(unit, unit)
-        diagonal = curved.diagonal()
-        curved[np.diag_indices(on.size)] += _DAMPING * np.where(diagonal > 0.0, diagonal, 1.0)
-        try:
-            direction = np.asarray(cho_solve(cho_factor(curved), -slope))
-        except LinAlgError:
-            # Rounding has made it something else than positive definite.
-            return x, True
-        if not np.isfinite(direction).all():
-            return x, True
-        with np.errstate(divide="ignore", invalid="ignore"):
-            limits = np.where(direction < 0.0, (lower[on] - own) / direction, (upper[on] - own) / direction)
-            zeros = np.where((threshold[on] > 0.0) & (own * direction < 0.0), -own / direction, np.inf)
-        limits = np.where(direction == 0.0, np.inf, np.minimum(limits, zeros))
-        step = min(1.0, float(limits.min()))
-        # Near the minimiser of a smooth model a whole step decreases it by less than its rounding.
-        before = self.value(x) + _ROUNDING * self.psi.smooth * self.psi.value(x)
-        hit = limits <= step
-        for _ in range(_HALVINGS):
-            new = x.copy()
-            new[on] = own + step * direction
-            stopped = on[hit]
-            new[stopped] = np.where(zeros[hit] <= limits[hit], 0.0, np.clip(new, lower, upper)[stopped])
-            if self.value(new) < before:
-                return new, step == 1.0
-            step = 0.5 * step
-            hit = np.zeros_like(hit)
-        return x, True
+        for _ in range(_SOLVES):
+            # All terms are smooth here; of no group the norm is infinite, and the strength 0.
+            norms = np.append(self.psi.norms(x), np.inf)[groups]
+            active = ((x != 0.0) | (threshold == 0.0)) & (norms > 0.0) & (x > lower) & (x < upper)
+            on = np.flatnonzero(active)
+            if not on.size:
+                return x
+            own, group = x[on], groups[on]
+            pull, unit = np.append(self.psi.strengths, 0.0)[group], own / norms[on]
+            bent = pull / norms[on]
+            slope = self.slope(x)[on] + threshold[on] * np.sign(own) + shrinkage[on] * own + pull * unit
+            curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on] + bent)
+            curved -= bent * (group[:, None] == group) * np.outer(unit, unit)
+            diagonal = curved.diagonal()
+            curved[np.diag_indices(on.size)] += _DAMPING * np.where(diagonal > 0.0, diagonal, 1.0)
+            try:
+                direction = np.asarray(cho_solve(cho_factor(curved), -slope))
+            except LinAlgError:
+                # Rounding has made it something else than positive definite.
+                return x
+            if not np.isfinite(direction).all():
+                return x
+            # Where each coordinate stops: at its bound, or before at a kink.
+            ends = np.copysign(np.inf, direction)
+            ends[(threshold[on] > 0.0) & (own * direction < 0.0)] = 0.0
+            ends = np.clip(ends, lower[on], upper[on])
+            with np.errstate(divide="ignore"):
+                limits = (ends - own) / direction
+            # Near the minimiser of a smooth model a whole step decreases it by less than its rounding.
+            before = self.value(x) + _ROUNDING * self.psi.smooth * self.psi.value(x)
+            for step in limits.min(initial=1.0) * 0.5 ** np.arange(_HALVINGS):
+                new = x.copy()
+                new[on] = np.where(limits <= step, ends, own + step * direction)
+                if self.value(new) < before:
+                    break
+            else:
+                return x
+            x = new
+            if step == 1.0:
+                return x
+        return x
+
+
+def unpacked(triangle: Vector) -> Matrix:
+    """Return the symmetric matrix of an upper triangle by rows."""
+    order = math.isqrt(2 * triangle.size)
+    upper = np.zeros((order, order))
+    upper[np.triu_indices(order)] = triangle
+    return upper + np.triu(upper, 1).T
 
 
 #: Smallest eigenvalue of a matrix whose diagonal is 1 and that is not singular.
@@ -196,15 +200,13 @@ _TIMES = 2
 _MOST = 4096
 
 
-def whole_groups(mask: NDArray[np.bool_], psi: BoundRegularizer) -> NDArray[np.bool_]:
+def whole_groups(mask: Flags, psi: BoundRegularizer) -> Flags:
     """Return the mask with the other coordinates of its groups."""
     groups = psi.sums.groups
     return mask | (np.isin(groups, groups[mask]) & (groups >= 0))
 
 
-def working_set(
-    x: Vector, slopes: Vector, psi: BoundRegularizer, smallest: int = LEAST, outputs: int = 1
-) -> NDArray[np.bool_]:
+def working_set(x: Vector, slopes: Vector, psi: BoundRegularizer, smallest: int = LEAST, outputs: int = 1) -> Flags:
     """Return the mask of the next working set, of 4,096 coordinates at most.
 
     Parameters

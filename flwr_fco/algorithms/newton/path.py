@@ -32,7 +32,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -43,8 +42,8 @@ from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
-from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
-from flwr_fco.algorithms.newton.model import LEAST, Indices, Matrix, violations
+from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton
+from flwr_fco.algorithms.newton.model import LEAST, Flags, Matrix, unpacked, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, least_of
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import NonZeros, Vector, dense
@@ -52,9 +51,6 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Uplink
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers.base import with_strength
-
-Flags = NDArray[np.bool_]
-
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
@@ -67,7 +63,6 @@ DONE = 3.0
 WAITING = 0.0
 OPEN = 1.0
 CLOSED = 2.0
-_MEAN = Mean()
 #: Smallest size of a working set on the path, which has many.
 _SMALLEST = 10
 
@@ -102,7 +97,7 @@ class PathState(NewtonState):
     shares : ndarray of float64, shape (P, count + 1)
         Of these gradients in that of a trial point, and by how much its entries may differ; 0 where it is asked for.
     held_out : ndarray of float64, shape (3, L)
-        What :func:`errors_of` returns of the losses on the left-out folds; -1 before.
+        What :meth:`Mean.errors` returns of the losses on the left-out folds; -1 before.
     stage : float
         0.0 at the null models, 1.0 as long as problems are open, 2.0 before the validation, 3.0 at the end.
     """
@@ -118,12 +113,10 @@ class PathState(NewtonState):
     @property
     def asked(self) -> list[int]:
         """The rows that a message is about, by their folds."""
-        rows = self.rows(OPEN)
-        if self.stage == NULL:
-            rows = [*range(self.folds)]
-        elif self.stage == VALIDATING:
-            rows = [row for row in range(self.folds, len(self.status)) if row % self.folds]
-        return sorted(rows, key=lambda row: (row % self.folds, row))
+        rows = np.arange(len(self.status))
+        stages = {NULL: rows < self.folds, VALIDATING: (rows >= self.folds) & (rows % self.folds > 0)}
+        asked = np.flatnonzero(stages.get(self.stage, self.status == OPEN))
+        return sorted(asked.tolist(), key=lambda row: row % self.folds)
 
     def rows(self, *status: float) -> list[int]:
         """Return the rows of the problems of which so much is known."""
@@ -137,11 +130,14 @@ class PathState(NewtonState):
         """Return the problem whose Hessian a problem's steps take."""
         return row % self.folds if self.squares(row) else row
 
-    def wanted_of(self, row: int) -> tuple[Indices, Flags]:
-        """Return on which coordinates a problem's Hessian is asked for, and which are new."""
+    def sets(self, row: int) -> Flags:
+        """Return on which coordinates a problem's Hessian is asked for, with those that are known."""
         wanted = self.wanted[row]
-        on = np.flatnonzero(wanted | self.held[row % self.folds] if wanted.any() and self.squares(row) else wanted)
-        return on, wanted[on]
+        return np.asarray(wanted | (self.held[row % self.folds] & wanted.any()) if self.squares(row) else wanted)
+
+    def new(self, row: int) -> Flags:
+        """Return which of these coordinates are new."""
+        return np.asarray(self.wanted[row][self.sets(row)])
 
     def problem(self, row: int) -> NewtonState:
         """Return a problem's state."""
@@ -161,7 +157,7 @@ class PathState(NewtonState):
     def bytes_of(self, row: int) -> int:
         """Return about the size of an answer about a problem."""
         size = int(self.mask[row].sum())
-        block = _length_of_block(0.0, self.wanted_of(row)[1])
+        block = asking.length_of_block(0.0, self.new(row))
         return 2 * int(self.mask.shape[1]) + 8 * (size + block + NUMBERS)
 
     def blocks(self) -> list[Block]:
@@ -222,13 +218,13 @@ _ROWS = _OF_A_PROBLEM + _OF_A_FOLD
 _SLOW = 0.1
 #: About how many gradients a problem of squares takes; others take twice as many (``benchmarks/path.py``).
 _OFTEN = 3.5
-#: Bits of a gradient's entries outside of the working set, and of those of null models; of a Hessian's new rows.
-_HALF, _SINGLE, _DOUBLE = 16.0, 32.0, 64.0
 #: Gradients that are kept of each fold of squares, rounding error of a Hessian in single precision, and which part of
 #: the coordinates is asked about in full where these gradients bound all others.
 _GRADIENTS = 6
 _SINGLE_ROUNDING = 1e-7
 _FEW = 16
+#: Which part of the coordinates that a Hessian of squares lacks is not asked for yet, those that violate least.
+_LATER = 0.35
 
 
 class Exchange(NamedTuple):
@@ -275,30 +271,29 @@ class NewtonPath(ProximalNewton):
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return the answers about all points, one after the other, each on the rows of its fold."""
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
-        size = objective.layout.size
+        points, wanted = (asking.parted(vectors, name, objective.layout.size) for name in ("primal", "wanted"))
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, wanted = (asking.parted(vectors, name, size) for name in ("primal", "wanted"))
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server sends {len(points)} points, of folds with {counts} of them")
-        left_out = [np.zeros(0, dtype=np.int64), *folds_of(objective, len(counts) - 1, client.seed)]
+        left_out = [np.zeros(0, dtype=np.int64), *asking.folds_of(objective, len(counts) - 1, client.seed)]
         shares = []
         answers: list[dict[str, Any]] = []
-        waiting = enumerate(zip(points, wanted, strict=True))
         # Rows are copied, so they are those of one fold at a time.
-        for count, rows in zip(counts, left_out, strict=True):
+        for fold, rows in enumerate(left_out):
             rest, share = _on_rows(objective, np.delete(np.arange(objective.num_examples), rows))
             shares.append(share)
-            about = islice(waiting, count)
+            about = range(sum(counts[:fold]), sum(counts[: fold + 1]))
             if numbers["validate"]:
                 part, known = _on_rows(objective, rows)
-                answers += [{"held_out": np.array([part.value(w) if known else 0.0])} for _, ((w, _), _) in about]
+                answers += [{"held_out": np.array([part.value(points[k][0]) if known else 0.0])} for k in about]
                 continue
-            for k, ((w, inside), (bits, on)) in about:
+            for k in about:
+                (w, inside), (bits, on) = points[k], wanted[k]
                 own = asking.answer(rest, w, bool(numbers["first"]), on if on.size else None)
                 if not share:
                     # A client without a row outside of a fold says nothing.
                     own = {name: np.zeros(vector.size) for name, vector in own.items()}
-                answers.append(_short(own, inside, bits[on], numbers[f"bits-{k}"]))
+                answers.append(asking.short_answer(own, inside, bits[on], numbers[f"bits-{k}"]))
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
         return asking.shortened(sent) | {"shares": np.array(shares)}, Moved(None, 1)
@@ -308,43 +303,37 @@ class NewtonPath(ProximalNewton):
     def init(self, problem: Problem, primal: Vector) -> PathState:
         """Return the state before round 1: the null models are open."""
         folds = 1 + (self.strengths.folds or 0)
-        strengths = self.strengths.count
-        problems = (strengths + 1) * folds
-        d = primal.size
+        problems = (self.strengths.count + 1) * folds
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._problems(problem, np.zeros(0))(0), start)
         counts = dict.fromkeys(_OF_A_PROBLEM, problems) | dict.fromkeys(_OF_A_FOLD, folds)
-        rows = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
-        wanted = np.zeros((problems, d), dtype=np.bool_)
+        rows: Any = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
+        wanted = np.zeros((problems, primal.size), dtype=np.bool_)
         wanted[:folds] = own.mask
-        more = {
-            "strengths": np.full(strengths, -1.0),
-            "status": np.repeat([OPEN, WAITING], [folds, problems - folds]),
-            "wanted": wanted,
-            "held": np.zeros_like(wanted),
-            "precise": np.zeros(folds, dtype=np.bool_),
-            "gradients": np.zeros((folds, 3, 0, d)),
-            "shares": np.zeros((problems, _GRADIENTS + 1)),
-            "held_out": np.full((3, strengths), -1.0),
-        }
-        return PathState(**{**own._asdict(), **rows, **more})
+        return PathState(*own)._replace(
+            **rows,
+            strengths=np.full(self.strengths.count, -1.0),
+            status=np.repeat([OPEN, WAITING], [folds, problems - folds]),
+            wanted=wanted,
+            held=np.zeros_like(wanted),
+            precise=np.zeros(folds, dtype=np.bool_),
+            gradients=np.zeros((folds, 3, 0, primal.size)),
+            shares=np.zeros((problems, _GRADIENTS + 1)),
+            held_out=np.full((3, self.strengths.count), -1.0),
+        )
 
     def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
         """Return the points of all open problems, each at the coordinates of its working set."""
-        d, folds, asked = state.point.shape[1], state.folds, state.asked
+        folds, asked = state.folds, state.asked
         validates = state.stage == VALIDATING
-        points, masks = (state.point, state.point) if validates else (state.trial, state.mask)
-        inside = [np.flatnonzero(masks[row]) for row in asked]
-        sets = [state.wanted_of(row) for row in asked]
-        bits = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _DOUBLE for row in asked]
-        wanted = [np.where(new, own, 0.0) for own, (_, new) in zip(bits, sets, strict=True)]
-        vectors: dict[str, Any] = {
-            "primal": _laid_out(inside, d, [points[row, on] for row, on in zip(asked, inside, strict=True)]),
-            "wanted": _laid_out([on for on, _ in sets], d, wanted),
-        }
+        points, masks = (state.point, state.point != 0.0) if validates else (state.trial, state.mask)
+        rounded = [state.squares(row) and not state.precise[row % folds] for row in asked]
+        bits = np.where(rounded, asking.SINGLE, asking.DOUBLE)[:, None]
+        vectors: dict[str, Any] = {"primal": _laid_out(masks[asked], points[asked])}
+        vectors["wanted"] = _laid_out(np.array([state.sets(row) for row in asked]), bits * state.wanted[asked])
+        elsewhere = asking.DOUBLE if state.stage == NULL else asking.HALF
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
-        elsewhere = _DOUBLE if state.stage == NULL else _HALF
         numbers |= {f"bits-{k}": elsewhere * (not state.shares[row].any()) for k, row in enumerate(asked)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(asked))}
         numbers |= {"first": float(state.population[0] < 0.0), "validate": float(validates)}
@@ -370,8 +359,8 @@ class NewtonPath(ProximalNewton):
             sizes |= {name: size for name, (size,) in once.items()}
         if not state.shares[row].any():
             sizes |= {"elsewhere": d - inside, "scales": 1}
-        new = state.wanted_of(row)[1]
-        return sizes | ({"block": _length_of_block(0.0, new), "ranks": 1} if new.any() else {})
+        new = state.new(row)
+        return sizes | ({"block": asking.length_of_block(0.0, new), "ranks": 1} if new.any() else {})
 
     def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
         """Check what a client says by its meaning, of each problem."""
@@ -383,8 +372,9 @@ class NewtonPath(ProximalNewton):
         for row, own in zip(state.asked, self._parts(problem, state, uplink), strict=True):
             if shares[row % shares.size] > 0.0:
                 if "block" in own.vectors:
-                    new = state.wanted_of(row)[1]
-                    rows, columns = _entries(new)
+                    # Its new rows alone: of the others it says nothing here.
+                    new = state.new(row)
+                    rows, columns = asking.entries_of(new)
                     own = own._replace(vectors={**own.vectors, "block": own.vectors["block"][new[rows] & new[columns]]})
                 super()._check(problem, state.problem(row)._replace(mask=state.wanted[row]), own)
 
@@ -401,7 +391,7 @@ class NewtonPath(ProximalNewton):
         for row, about in exchanges.items():
             if state.wanted[row].any():
                 owner = state.owner(row)
-                blocks[owner] = _grown(blocks[owner].hessian, *state.wanted_of(row), about.sum("block"))
+                blocks[owner] = _grown(blocks[owner].hessian, state.sets(row), state.new(row), about.sum("block"))
             if state.squares(row) and not state.shares[row].any():
                 known = (about.sum(name) for name in ("gradient", "errors"))
                 changed = changed.with_gradient(row % folds, state.trial[row], *known)
@@ -443,9 +433,11 @@ class NewtonPath(ProximalNewton):
                 error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
             raise
         squares = bool(own.facts[0] == LINKS.index("identity"))
+        fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
+        left = distance(own)
+        slow = left > self.tolerance and not fresh and (own.stalled or own.step < 1.0 or left > _SLOW * began)
         # The strengths follow from the gradients of null models, which are asked for.
         shares = state.nearest(fold, own.trial, block) * (state.stage != NULL)
-        fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
         most = violations(np.abs(gradient) + errors, problem.psi)
         scores = violations(gradient if shares.any() else Known.gradient_of(about), problem.psi)
@@ -455,26 +447,22 @@ class NewtonPath(ProximalNewton):
             scores[exact] = np.maximum(scores, violations(about.sum("gradient"), problem.psi))[exact]
         missing = (own.trial != 0.0) | (scores > 1.0)
         missing[block.on] = False
-        slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh
-        slow &= distance(own) > self.tolerance
-        if squares:
-            if missing.any():
-                # With those that violate most the others may not.
-                missing &= scores >= np.median(scores[missing])
-            elif slow and not state.precise[fold]:
-                # Rounded to single precision it is not good enough.
-                state.precise[fold], missing[block.on] = True, True
-            wanted, working = missing, missing.copy()
-        else:
-            working = own.mask.copy()
-            wanted = working | missing if missing.any() or slow else np.zeros_like(missing)
+        if squares and missing.any():
+            # With those that violate most the others may not.
+            missing &= scores >= np.quantile(scores[missing], _LATER)
         # A number that travels rounded is not read as a slope of the next step.
+        working = missing | (own.mask & (not squares))
         working[block.on] = True
+        wanted = missing
+        if slow and squares and not missing.any() and not state.precise[fold]:
+            # Rounded to single precision it is not good enough.
+            state.precise[fold], wanted = True, working
+        elif not squares and (slow or missing.any()):
+            wanted = own.mask | missing
         outside = ~working & (most >= 1.0)
         # Where they are more, a gradient of all coordinates bounds the next ones.
         few = _FEW * np.count_nonzero(outside) < np.count_nonzero(~working)
-        working = working | (outside & few)
-        own = own._replace(mask=working, stalled=own.stalled * (not wanted.any()))
+        own = own._replace(mask=working | (outside & few), stalled=own.stalled * (not wanted.any()))
         goes_on = state.status[row] != CLOSED and not finished(own, self.tolerance)
         state.write(row, own, OPEN if goes_on else CLOSED)
         if goes_on:
@@ -498,8 +486,9 @@ class NewtonPath(ProximalNewton):
         if state.stage >= DONE:
             missed = sum(distance(own) > self.tolerance for own in known)
             rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
-            text = f"all {len(known)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
-            numbers["finished"] = text
+            numbers["finished"] = (
+                f"all {len(known)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
+            )
         return numbers
 
     def _say_bytes(self, state: PathState, support: float, rows: float) -> None:
@@ -510,22 +499,19 @@ class NewtonPath(ProximalNewton):
         ConfigurationError
             If they are more than is allowed.
         """
-        folds = state.folds
-        d = state.mask.shape[1]
-        squares = state.squares(0)
+        folds, squares, d = state.folds, state.squares(0), state.mask.shape[1]
         problems = len(state.status) - folds
-        often = _OFTEN if squares else 2.0 * _OFTEN
-        slopes = problems * often * ((0.5 if squares else 2.0) * d + 4.0 * support)
-        block = min(0.5 * support * rows, 0.125 * support**2)
-        about = slopes + (folds * 4.0 * support**2 if squares else problems * 1.5 * 8.0 * block)
-        size = f"about {about / 1e6:.3g} MB"
-        limit = self.strengths.total_bytes
+        if squares:
+            about = problems * _OFTEN * (0.5 * d + 4.0 * support) + folds * 4.0 * support**2
+        else:
+            block = 8.0 * min(0.5 * support * rows, 0.125 * support**2)
+            about = problems * (2.0 * _OFTEN * (2.0 * d + 4.0 * support) + 1.5 * block)
+        size, limit = f"about {about / 1e6:.3g} MB", self.strengths.total_bytes
         if about > limit:
-            raise ConfigurationError(
-                f"a path of {problems} problems with {d} parameters takes {size} of each client, above "
-                f"total_bytes={limit}; take fewer strengths or folds, a larger ratio, or allow more: "
-                f"Strengths(total_bytes={math.ceil(about)})"
-            )
+            prefix = f"a path of {problems} problems with {d} parameters takes {size} of each client, above"
+            advice = "take fewer strengths or folds, a larger ratio, or allow more"
+            more = f"Strengths(total_bytes={math.ceil(about)})"
+            raise ConfigurationError(f"{prefix} total_bytes={limit}; {advice}: {more}")
         logger.info("The path takes %s of each client", size)
 
     # --- problems -------------------------------------------------------------------------------------------------
@@ -566,16 +552,12 @@ class NewtonPath(ProximalNewton):
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
         at = Counter[str]()
         parts = list[dict[str, Vector]]()
-
-        def taken(name: str, size: int) -> Vector:
-            at[name] += size
-            return vectors[name][at[name] - size : at[name]]
-
         for row in state.asked:
             sizes = self._sizes(problem, state, row)
             if "ranks" in sizes:
-                sizes["block"] = _length_of_block(vectors["ranks"][at["ranks"]], state.wanted_of(row)[1])
-            parts.append({name: taken(name, size) for name, size in sizes.items()})
+                sizes["block"] = asking.length_of_block(vectors["ranks"][at["ranks"]], state.new(row))
+            parts.append({name: vectors[name][at[name] : at[name] + size] for name, size in sizes.items()})
+            at.update(sizes)
         if any(own != vectors[name].size for name, own in at.items()):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return [uplink._replace(vectors=_whole(own, state, row)) for own, row in zip(parts, state.asked, strict=True)]
@@ -587,7 +569,7 @@ class NewtonPath(ProximalNewton):
             raise Restart("Of models of all clients only all of them can say how good they are, and others answer")
         losses = np.concatenate([uplink.vectors["held_out"].reshape(state.folds - 1, -1) for uplink in uplinks])
         weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
-        held_out = errors_of(losses[weights > 0.0], weights[weights > 0.0])
+        held_out = Mean().errors(losses[weights > 0.0], weights[weights > 0.0])
         return state._replace(held_out=held_out, stage=DONE, round=state.round + 1)
 
 
@@ -603,35 +585,6 @@ def _on_rows(objective: Objective, rows: NDArray[np.int64]) -> tuple[Objective, 
     if rows.size == objective.num_examples:
         return objective, 1.0
     return objective.subset(rows) if rows.size else (objective, 0.0)
-
-
-def _short(answer: dict[str, Any], inside: Indices, wanted: Vector, bits: float) -> dict[str, Any]:
-    """Return an answer as it travels.
-
-    Parameters
-    ----------
-    answer : dict of str to ndarray
-        What :func:`asking.answer` returns.
-    inside : ndarray of int64
-        The working set, on which the gradient is wanted in full.
-    wanted : ndarray of float64, shape (k,)
-        Bits of the Hessian's rows that are wanted; 0 of one whose entries in other such rows are known.
-    bits : float
-        Bits of the gradient elsewhere; 0 if it is not wanted there.
-    """
-    gradient = answer["gradient"]
-    inside = np.arange(gradient.size) if bits == _DOUBLE else inside
-    answer["gradient"] = gradient[inside]
-    if bits:
-        elsewhere = np.delete(gradient, inside)
-        scale = float(np.abs(elsewhere).max(initial=0.0))
-        answer["elsewhere"] = (elsewhere / (scale or 1.0)).astype(np.float16)
-        answer["scales"] = np.array([scale])
-    if "block" in answer:
-        rank, block = factored(answer["block"], wanted > 0.0)
-        answer["block"] = block.astype(np.float32 if (wanted == _SINGLE).any() else np.float64)
-        answer["ranks"] = np.array([float(rank)])
-    return answer
 
 
 def _whole(answer: dict[str, Vector], state: PathState, row: int) -> dict[str, Vector]:
@@ -651,91 +604,36 @@ def _whole(answer: dict[str, Vector], state: PathState, row: int) -> dict[str, V
     errors[inside] = 0.0
     answer |= {"gradient": gradient, "errors": errors}
     if "block" in answer and (rank := int(answer.pop("ranks")[0])):
-        new = state.wanted_of(row)[1]
+        new = state.new(row)
         factor = answer["block"].reshape(rank, new.size)
-        answer["block"] = (factor.T @ factor)[_entries(new)]
+        answer["block"] = (factor.T @ factor)[asking.entries_of(new)]
     return answer
 
 
-def _entries(new: Flags) -> tuple[Indices, Indices]:
-    """Return the entries of an upper triangle, by rows, that are in a new row or column."""
-    rows, columns = np.triu_indices(new.size)
-    wanted = new[rows] | new[columns]
-    return rows[wanted], columns[wanted]
+def _laid_out(mask: Flags, rows: Matrix) -> NonZeros:
+    """Return rows one after the other, by their values where the mask is."""
+    return NonZeros(np.flatnonzero(mask).astype(np.int32), rows[mask], mask.size)
 
 
-def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
-    """Return what determines a positive semidefinite matrix of which a part is known, in as few numbers as it takes.
-
-    Parameters
-    ----------
-    triangle : ndarray of float64, shape (k (k + 1) / 2,)
-        Its upper triangle by rows.
-    new : ndarray of bool, shape (k,)
-        Which rows and columns are not known yet.
-
-    Returns
-    -------
-    int
-        The rank r, if the next is a factor; else 0.
-    ndarray of float64
-        R of shape (r, k) by rows, with R'R the matrix; or the triangle's entries in new rows or columns.
-
-    Examples
-    --------
-    >>> rank, factor = factored(np.ones(10), np.full(4, True))
-    >>> rank, factor.round(12)
-    (1, array([1., 1., 1., 1.]))
-    >>> factored(np.arange(3.0), np.array([False, True]))
-    (0, array([1., 2.]))
-    """
-    from scipy.linalg.lapack import dpstrf
-
-    matrix, entries = unpacked(triangle), _entries(new)
-    units = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
-    found, order, rank, _ = dpstrf(matrix / np.outer(units, units))
-    if not 0 < rank * units.size < entries[0].size:
-        return 0, matrix[entries]
-    factor = np.zeros((rank, units.size))
-    factor[:, order - 1] = np.triu(found)[:rank]
-    return int(rank), (factor * units).reshape(-1)
-
-
-def _length_of_block(rank: float, new: Flags) -> int:
-    """Return how many numbers a Hessian takes that travels with a rank."""
-    if rank not in range(new.size + 1):
-        raise ProtocolError(f"the rank of its Hessian of {new.size} coordinates is {rank:g}")
-    known = int(new.size - new.sum())
-    return int(rank) * new.size if rank else (new.size * (new.size + 1) - known * (known + 1)) // 2
-
-
-def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -> NonZeros:
-    """Return vectors one after the other, each by its indices and values."""
-    on_all = np.concatenate([on + k * size for k, on in enumerate(indices)]).astype(np.int32)
-    return NonZeros(on_all, np.concatenate(values), len(indices) * size)
-
-
-def _grown(known: Matrix, on: Indices, new: Flags, entries: Vector) -> Block:
+def _grown(known: Matrix, on: Flags, new: Flags, entries: Vector) -> Block:
     """Return a Hessian with new rows and columns."""
-    hessian = np.zeros((on.size, on.size))
-    rows = _entries(new)
+    hessian = np.zeros((new.size, new.size))
+    rows = asking.entries_of(new)
     if not new.all():
         hessian[np.ix_(~new, ~new)] = known
     hessian[rows] = entries
     hessian[rows[::-1]] = entries
-    return Block(on, hessian)
+    return Block(np.flatnonzero(on), hessian)
 
 
 def _with_blocks(state: PathState, blocks: list[Block]) -> PathState:
     """Return the state with the Hessians that open problems take; one of squares is asked for by one problem."""
-    folds = state.folds
     opened = state.asked if state.stage < VALIDATING else []
-    for fold in range(folds):
-        later = [row for row in opened if row % folds == fold and state.wanted[row].any()][1:]
-        if later and state.squares(fold):
-            # They open again at other points, when there is the Hessian that the first of them asks for.
-            state.wanted[later] = False
-            state.status[later] = WAITING
+    for row in opened:
+        if state.squares(row) and state.wanted[row].any() and state.wanted[row % state.folds : row : state.folds].any():
+            # It opens again at another point, when there is the Hessian that the other one asks for.
+            state.wanted[row] = False
+            state.status[row] = WAITING
     state.held[:] = False
     triangles = [NOTHING]
     for owner in sorted({state.owner(row) for row in opened}):
@@ -756,67 +654,6 @@ def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> 
 
 
 # --- folds, and what losses on them say of strengths -------------------------------------------------------------
-
-
-def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each fold of a client, those of a cluster in one; of labels each has the same shares."""
-    if not folds:
-        return []
-    rows = objective.num_examples
-    if objective.folds is not None:
-        given = np.asarray(objective.folds)
-        if given.shape != (rows,) or not np.isin(given, range(folds)).all():
-            raise ConfigurationError(
-                f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}; "
-                "expected the number of a fold, from 0, of each example"
-            )
-        return [np.flatnonzero(given == fold) for fold in range(folds)]
-    rng = np.random.default_rng((seed, rows))
-    clusters = np.arange(rows) if objective.clusters is None else objective.clusters
-    _, first, of = np.unique(clusters, return_index=True, return_inverse=True)
-    order = rng.permutation(first.size)
-    if (labels := getattr(objective, "labels", None)) is not None:
-        order = order[np.argsort(np.asarray(labels)[first[order]], kind="stable")]
-    # Of few rows not always the same folds are empty.
-    own = ((np.arange(first.size) + rng.integers(folds)) % folds)[np.argsort(order)][of]
-    return [np.flatnonzero(own == fold) for fold in range(folds)]
-
-
-def errors_of(losses: Matrix, weights: Vector, mean: Mean = _MEAN) -> Matrix:
-    """Return each strength's mean loss, its standard error, and that of its difference to the smallest mean loss.
-
-    With weights p_c that sum to 1 and losses l_c: l = sum_c p_c l_c, and sqrt(C / (C - 1) sum_c p_c^2 (l_c - l)^2), the
-    usual standard error for equal weights. In differences of the same data the levels of the sites cancel. With another
-    centre both sums are that centre, with the weights p_c: by p_c^2 a site with a third of the rows can be most of it.
-
-    Parameters
-    ----------
-    losses : ndarray of float64, shape (C, L)
-        Of each part of the data, at each strength.
-    weights : ndarray of float64, shape (C,)
-        Of each part.
-    mean : Mean
-        Their centre.
-
-    Returns
-    -------
-    ndarray of float64, shape (3, L)
-
-    Examples
-    --------
-    >>> errors_of(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5])).tolist()
-    [[6.0, 5.25], [3.0, 3.25], [0.25, 0.0]]
-    >>> median = Mean(aggregation="median")
-    >>> errors_of(np.array([[9e9], [1.0], [2.0], [3.0]]), np.array([3.0, 1.0, 1.0, 2.0]), median).round(2).tolist()
-    [[3.0], [1.28], [0.0]]
-    """
-    parts, shares = weights.size, weights / weights.sum()
-    scale = float(shares @ shares) * parts / (parts - 1) if parts > 1 else 0.0
-    of_squares = shares**2 / (shares @ shares) if mean.aggregation == "mean" else shares
-    rows = [mean.of([*losses], shares)]
-    for own in (losses, losses - losses[:, [int(np.argmin(rows[0]))]]):
-        rows.append(np.sqrt(scale * mean.of([*(own - mean.of([*own], shares)) ** 2], of_squares)))
-    return np.array(rows)
 
 
 def chosen(held_out: Vector, difference_error: Vector, rule: str) -> int:

@@ -15,10 +15,10 @@ from problems import Distance, app_of, crossed, refused, simulated, started, zer
 from scipy.sparse import csr_array, vstack
 from sklearn.linear_model import Lasso
 
-from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.contract.replies import Mean, Replies
 from flwr_fco.algorithms.newton import asking
+from flwr_fco.algorithms.newton.asking import folds_of
 from flwr_fco.algorithms.newton.model import minimise_model
-from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -506,7 +506,7 @@ def test_the_held_out_losses_are_those_of_models_of_the_other_rows(kind):
         models = [centralized_solution(train, L1(at.strength), tol=1e-11) for at in path.points]
         losses += [[own.value(w) for w in models] for own in held_out]
         weights += [float(own.num_examples) for own in held_out]
-    mean, error, difference = errors_of(np.array(losses), np.array(weights))
+    mean, error, difference = Mean().errors(np.array(losses), np.array(weights))
     found = [(at.held_out, at.standard_error, at.difference_error) for at in path.points]
     np.testing.assert_allclose(found, np.transpose([mean, error, difference]), rtol=0, atol=1e-5)
     assert path.best.held_out == min(at.held_out for at in path.points)
