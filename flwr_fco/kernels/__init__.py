@@ -6,14 +6,10 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from numba import njit as njit
-
-# Numba's types are partial.
-_config: Any = import_module("numba.core.config")
+from numba.core import config
 
 
 def _cache_folder() -> str:
@@ -30,4 +26,4 @@ try:
     njit(cache=True)(_cache_folder)
 except RuntimeError:
     # Numba can write neither beside the package nor in the home directory.
-    os.environ["NUMBA_CACHE_DIR"] = _config.CACHE_DIR = _cache_folder()
+    os.environ["NUMBA_CACHE_DIR"] = config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
