@@ -64,12 +64,10 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
             running[:] = 0.0
             top = -np.inf
             still = first
-        for place in range(begin, end):
-            j = order[0, place]
+        for j in order[0, begin:end]:
             top = _add(scores[j], weights[j], values[j], top, running)
         running[-1] = max(running[-1], running[0])
-        for place in range(late, stop):
-            j = order[1, place]
+        for j in order[1, late:stop]:
             top = _add(scores[j], -weights[j], values[j], top, running)
         if stop > late and running[0] < _LEFT * running[-1]:
             running[:] = 0.0
@@ -77,8 +75,7 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
             # Who has not entered yet does not come back.
             while entry[order[0, still]] >= times[g]:
                 still += 1
-            for place in range(still, end):
-                j = order[0, place]
+            for j in order[0, still:end]:
                 if entry[j] < times[g]:
                     top = _add(scores[j], weights[j], values[j], top, running)
             running[-1] = running[0]
@@ -117,11 +114,9 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
         share = shares[g] * math.exp(-tops[g] - scale)
         total += share
         size += abs(share)
-        for place in range(late, stop):
-            j = order[1, place]
+        for j in order[1, late:stop]:
             entered[j, 0], entered[j, 1], scales[j] = total, size, scale
-        for place in range(begin, end):
-            j = order[0, place]
+        for j in order[0, begin:end]:
             past = math.exp(scales[j] - scale) if scales[j] > -np.inf else 0.0
             left = size - past * entered[j, 1]
             # Of a batch the shares next to the scale may be 0.
