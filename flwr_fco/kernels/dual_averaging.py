@@ -15,12 +15,8 @@ from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import add_batch, slope
 from flwr_fco.kernels.prox import at, p_norm_point, point, scale, separable
 
-Vector = NDArray[np.float64]
-
 #: Stands for a vector of zeros where a kernel may do without.
-NOTHING: Vector = np.zeros(0)
-
-
+NOTHING = np.zeros(0)
 #: The terms of no psi.
 NO_TERMS = NOTHING, 0.0, -np.inf, np.inf
 
@@ -29,7 +25,7 @@ NO_TERMS = NOTHING, 0.0, -np.inf, np.inf
 #: shape (d,), or (0,) for none, and its shrinkages, lower and upper bounds, as numbers or all as arrays of shape (d,),
 #: for either of which the loop is compiled; of a p-norm map the exponent, 0 for the Euclidean map, the radius of its
 #: ball, inf for none, and its center, empty for 0.
-Retrieval = tuple[tuple[Any, ...], float, float, Vector]
+Retrieval = tuple[tuple[Any, ...], float, float, NDArray[np.float64]]
 
 
 @njit(cache=True)
@@ -132,7 +128,6 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     """
     (code, parameter, targets, weights, offset), (starts, indices, values) = loss, stored
     threshold, shrinkage, lower, upper, metric = terms
-    tracked = shift.shape[0] > 0
     last = np.zeros(shift.shape[0], np.int64)
     end = dual.shape[0] - 1
     slopes = np.empty(min(batch_size, order.shape[0]))
@@ -143,7 +138,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
         for i in range(rows.shape[0]):
             row = rows[i]
             score = offset[row]
-            if tracked:
+            if shift.shape[0] > 0:
                 for j in indices[starts[row] : starts[row + 1]]:
                     dual[j] -= (steps - last[j]) * shift[j]
                     last[j] = steps
