@@ -439,8 +439,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return the clients' rows, read and checked; without `reset` they have the columns of the fit."""
         given = reading.clients_of(X, y, sample_weight, groups)
         apart = given[0].site is not None
-        given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
-        given = reading.aligned(given)
+        given = reading.aligned([reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given])
         self._on_trust = len(given) > 1 and groups is None and not reading.columns_in(given[0].features)
         # A Cox model, a table and quality are by client, and parts that are dealt are none.
         one = not reset or self._kind is TIMES or self._intervals is not None
@@ -509,12 +508,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         factors = self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
         self._factors = reading.factors_of(factors, names, self.n_features_in_)
         sites = Sites(self, grid, tables, len(clients))
-        if clients:
-            return sites
-        if self.standardize:
-            sites.check_scales(self._names(self.n_features_in_))
-        self._on_trust, self._dealt = not tables.all_named, False
-        self._check_sites({site: int(own.examples) for site, own in zip(sites.names, sites.answers, strict=True)})
+        if not clients:
+            self._on_trust, self._dealt = not tables.all_named, False
+            self._check_sites({site: int(own.examples) for site, own in zip(sites.names, sites.answers, strict=True)})
+            if self.standardize:
+                sites.check_scales(self._names(self.n_features_in_))
         return sites
 
     @property
