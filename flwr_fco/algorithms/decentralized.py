@@ -78,8 +78,7 @@ class Graph:
     def __init__(self, mixing: Mixing) -> None:
         if isinstance(mixing, str) and mixing not in TOPOLOGIES:
             prefix = f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}"
-            others = "a Topology of flwr_fco.topology, which takes networkx's graphs, or a gossip matrix"
-            raise ConfigurationError(f"{prefix}, {others}")
+            raise ConfigurationError(f"{prefix}, a topology such as topology.from_graph(graph), or a gossip matrix")
         self.mixing = mixing if isinstance(mixing, Topology | str) else Topology("matrix", np.asarray(mixing))
         self.rows: dict[tuple[int, int], int] = {}
         self.gone: set[int] = set()

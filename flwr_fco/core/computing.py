@@ -113,7 +113,14 @@ _turns: dict[int, Any] = {}
 
 def own_turn() -> Any:
     """Return a context in which no other thread is that may draw too from PyTorch's generators, which all share."""
-    return _turns.setdefault(os.getpid(), RLock()) if "torch" in sys.modules else _NESTED
+    if "torch" not in sys.modules:
+        return _NESTED
+    turn = _turns.setdefault(os.getpid(), RLock())
+    # A load function that waits for threads which train would hang without a word.
+    while not turn.acquire(timeout=60.0):
+        logger.warning("a thread waits for another that loads or trains with PyTorch, and must not wait for this one")
+    turn.release()
+    return turn
 
 
 def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:

@@ -169,8 +169,7 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     >>> nearest("gowth", ["up", "growth"]), nearest("rate", ["up", "growth"])
     ('growth', None)
     """
-    plain = name.lower().replace("-", "_")
-    return next(iter(get_close_matches(plain, list(options), n=1, cutoff=0.7)), None)
+    return next(iter(get_close_matches(name.lower().replace("-", "_"), list(options), n=1, cutoff=0.7)), None)
 
 
 def _did_you_mean(name: str, taken: Mapping[str, Any]) -> str:
@@ -251,10 +250,9 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     """
     try:
         signature(function).bind(*range(count))
-    except TypeError:
-        return False
-    except ValueError:  # some functions that are not written in Python do not say what they take
-        return True
+    except (TypeError, ValueError) as error:
+        # Some functions that are not written in Python do not say what they take.
+        return isinstance(error, ValueError)
     return True
 
 

@@ -480,8 +480,7 @@ class Linear(Objective):
     @np.errstate(over="ignore")
     def largest_square(self) -> float:
         """Return the largest mean square of a feature times the bound of the second derivative's entries."""
-        parts = (self.weights[rows] @ block**2 for rows, block in design.blocks(self.features))
-        squares = sum(parts, np.zeros(self.features.shape[1]))
+        squares: Any = sum(self.weights[rows] @ block**2 for rows, block in design.blocks(self.features))
         return self._bounds()[1] * float(squares.max()) / self.num_examples
 
     def strong_convexity(self) -> float:

@@ -100,8 +100,7 @@ def dealt(whole: Client, count: int) -> list[Client]:
 
 def _divided(whole: Client, sites: Iterable[Any], owner: NDArray[np.int64]) -> list[Client]:
     """Return the clients that have rows of one X."""
-    parts = [(site, owner == m) for m, site in enumerate(sites)]
-    return [whole.at(own)._replace(name=f"site {site}", site=site) for site, own in parts if own.any()]
+    return [whole.at(owner == m)._replace(name=f"site {site}", site=site) for m, site in enumerate(sites) if m in owner]
 
 
 def aligned(clients: Sequence[Client]) -> list[Client]:
