@@ -449,7 +449,7 @@ class NewtonPath(ProximalNewton):
         missing[block.on] = False
         if squares and missing.any():
             # With those that violate most the others may not.
-            missing &= scores >= np.quantile(scores[missing], _LATER)
+            missing &= scores >= np.sort(scores[missing])[int(_LATER * np.count_nonzero(missing))]
         # A number that travels rounded is not read as a slope of the next step.
         working = missing | (own.mask & (not squares))
         working[block.on] = True

@@ -467,6 +467,7 @@ KINDS = {
     "groups": (sites("squares", SIZES), GroupLasso(7.0, groups=np.arange(9) // 3), SIX),
     "confounders": (sites("logistic", SIZES), L1(7.0, weights=np.r_[0.0, 0.0, np.ones(7)]), SIX),
     "wide squares": (WIDE, L1(7.0), EIGHT),
+    "wide ridge": (WIDE, L2Squared(7.0), {"strengths": [1.0, 0.1], "validate": False}),
     "wide squares with intercepts of each site": ([SiteIntercept(own) for own in WIDE], L1(7.0), EIGHT),
 }
 
@@ -476,7 +477,7 @@ def test_each_model_is_that_of_a_run_of_its_own(kind):
     objectives, psi, options = KINDS[kind]
     strategy = FedNewton(regularizer=psi, tolerance=1e-9, fraction_evaluate=0.0)
     path = path_of(objectives, strategy=strategy, **options)
-    assert path.points[0].nonzero == (2 if kind == "confounders" else 0)
+    assert path.points[0].nonzero == {"confounders": 2, "wide ridge": 200}.get(kind, 0)
     assert run_of(strategy).state.shares.any() == ("cv" in options)
     for at in path.points:
         own = with_strength(psi, at.strength)
