@@ -175,7 +175,12 @@ class Saved:
 
     @property
     def _parts(self) -> dict[str, Any]:
-        return {**self._run.parts, "saved": self}
+        """All that changes, by name."""
+        run = self._run
+        parts = {"run": run, "cap": run.cap, "ledger": run.roll, "graph": run.graph, "nodes": run.nodes, "saved": self}
+        parts |= {"momentum": run.momentum, "untrained": run.untrained, "watch": run.watch, "privacy": run.privacy}
+        parts["noise"] = run.privacy and run.privacy.stream
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def _histories(self) -> dict[str, dict[int, Any]]:

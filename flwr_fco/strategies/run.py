@@ -182,14 +182,6 @@ class Run:
         self.changing = False
         self.indices: dict[tuple[int, int], NDArray[np.int32]] = {}
 
-    @property
-    def parts(self) -> dict[str, Any]:
-        """All that changes, by name, for saving and going back."""
-        parts = {"run": self, "cap": self.cap, "ledger": self.roll, "graph": self.graph}
-        parts |= {"momentum": self.momentum, "untrained": self.untrained, "watch": self.watch, "privacy": self.privacy}
-        parts |= {"noise": self.privacy and self.privacy.stream, "nodes": self.nodes}
-        return {name: part for name, part in parts.items() if part is not None}
-
     # --- plan and problem -----------------------------------------------------------------------------------------
 
     def plan_of(self, setting: Setting) -> Plan:
