@@ -505,9 +505,8 @@ def check_conjugates(rows: Matrix, w: Vector, loss: float, *, exact: bool = Fals
     wrong = ~((above >= -most) & np.isfinite(most))
     wrong[0] |= exact and above[0] > most[0]
     if wrong.any():
-        worst = int(np.argmax(wrong))
-        prefix = f"its loss, gradients and conjugates differ by {above[worst]:.3g}"
-        raise ProtocolError(f"{prefix} from those of one convex function")
+        apart = above[wrong][0]
+        raise ProtocolError(f"its loss, gradients and conjugates are {apart:.3g} from those of one convex function")
 
 
 def check_means(vectors: Mapping[str, Vector], reported: Terms, w: Vector, outputs: int) -> None:
@@ -632,8 +631,7 @@ def check_held_out(losses: Vector, least: float) -> None:
     """
     if not ((losses >= least) & (losses <= LARGEST_LOSS)).all():
         absurd = losses.min() if losses.min() < least else losses.max()
-        prefix = f"a loss on left-out rows is {absurd:.3g}"
-        raise ProtocolError(f"{prefix}; expected none below {least:g} or above {LARGEST_LOSS:g}")
+        raise ProtocolError(f"a loss on left-out rows is {absurd:.3g}; expected {least:g} to {LARGEST_LOSS:g}")
 
 
 def least_of(link: float) -> float:

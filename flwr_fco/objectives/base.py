@@ -395,12 +395,9 @@ class Objective(ABC):
         largest = 0.0
         start = np.array(gradient_of(self, w))
         for _ in range(PROBES):
-            direction /= float(np.linalg.norm(direction))
+            direction /= float(np.linalg.norm(direction)) or 1.0
             direction = (gradient_of(self, w + length * direction) - start) / length
-            size = float(np.linalg.norm(direction))
-            largest = max(largest, size)
-            if size == 0.0:
-                break
+            largest = max(largest, float(np.linalg.norm(direction)))
         return largest
 
     def strong_convexity(self) -> float:

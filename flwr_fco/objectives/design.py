@@ -202,11 +202,10 @@ def _read(values: Any, name: str) -> NDArray[Any]:
 
 def with_rows(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return an argument as an array of a shape whose first entry is the number of examples."""
-    array = _read(values, name)
-    if array.shape != shape:
-        prefix = f"{name} have shape {array.shape}, but there are {shape[0]} examples"
-        raise ConfigurationError(f"{prefix}; expected {shape}")
-    return array
+    own = _read(values, name)
+    if own.shape != shape:
+        raise ConfigurationError(f"{name} have shape {own.shape}, but there are {shape[0]} examples; expected {shape}")
+    return own
 
 
 def blocks(

@@ -150,8 +150,7 @@ class FunctionSaddle(SaddleObjective):
         for function, (name, result) in zip(self._gradients, self.layout.views(out).items(), strict=True):
             gradient = np.asarray(function(*self._players(w), *rows))
             if gradient.shape != result.shape:
-                prefix = f"grad_{name} returned shape {gradient.shape}"
-                raise ConfigurationError(f"{prefix}; expected {result.shape}, that of {name}")
+                raise ConfigurationError(f"grad_{name} returned shape {gradient.shape}; expected {result.shape}")
             result[...] = gradient
         out[self.split :] *= -1.0
         return out

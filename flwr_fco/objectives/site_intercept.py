@@ -35,21 +35,17 @@ class Profiled(Coupled):
         The loss of a row.
     weights : ndarray of float64, shape (n,)
         Of the rows, of mean 1.
-    counts : ndarray of float64, shape (n,), optional
+    counts : ndarray of float64, shape (n,), default 1.0
         How often each row is in a batch, relative to all rows; the best b is that of all rows.
     """
 
-    def __init__(self, link: Formulas, weights: Vector, counts: Vector | None = None) -> None:
+    def __init__(self, link: Formulas, weights: Vector, counts: Vector | float = 1.0) -> None:
         self.link = link
         self.weights = weights
-        self.counts: Vector | float = 1.0 if counts is None else counts
+        self.counts = counts
         self.bounds = link.bounds
         self.least = link.least
-        self.targets = link.targets
         self._known: tuple[Scores, float] | None = None
-
-    def encoded(self, targets: Targets) -> Targets:
-        return self.link.encoded(targets)
 
     def of_rows(self, rows: NDArray[np.int64]) -> Profiled:
         return Profiled(self.link, self.weights[rows] / self.weights[rows].mean())
@@ -83,8 +79,7 @@ class Profiled(Coupled):
             return b - slope(b) / curvature
         middle = -float(s.mean())
         for length in _LENGTHS:
-            low = middle - length
-            high = middle + length
+            low, high = middle - length, middle + length
             if slope(low) <= 0.0 <= slope(high):
                 return float(brentq(slope, low, high, xtol=1e-16, rtol=1e-15, maxiter=1000))
         raise ConfigurationError("the loss has no best intercept on this client's rows")

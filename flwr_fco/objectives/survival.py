@@ -248,8 +248,7 @@ class CoxRegression(Linear):
         when, begins = (cuts[np.searchsorted(cuts, own, "right") - 1] for own in (when, begins))
         late = np.flatnonzero(begins >= when)
         if late.size:
-            prefix = f"entry[{late[0]}] is not before times[{late[0]}], so the row is never under observation"
-            raise ConfigurationError(f"{prefix}; leave such rows out")
+            raise ConfigurationError(f"entry[{late[0]}] is not before times[{late[0]}]; leave out rows never at risk")
         codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
         raw = design.as_weights(sample_weight, n)
