@@ -593,8 +593,7 @@ def check_semidefinite(block: Matrix, about: str = "Hessian") -> None:
     """
     diagonal = np.diag(block)
     roots = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
-    empty = diagonal <= 0.0
-    indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any() or (diagonal < 0.0).any())
+    indefinite = bool((np.abs(block[diagonal <= 0.0]) > np.finfo(np.float64).tiny).any())
     try:
         np.linalg.cholesky(block / np.outer(roots, roots) + (ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))
     except np.linalg.LinAlgError:

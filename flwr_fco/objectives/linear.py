@@ -410,8 +410,7 @@ class Linear(Objective):
         if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             return max(self.largest_square() + self.l2, entrywise * self.intercept)
         flat = self._flat(spectral)
-        n = self.num_examples
-        order = flat.layout.size
+        n, order = self.num_examples, flat.layout.size
         if n < order and n <= LARGEST_GRAM:
             rows = self.features.astype(np.float64, copy=False)
             roots = np.sqrt(self.weights * (spectral / n))
@@ -490,8 +489,7 @@ class Linear(Objective):
         a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
         or 0 with an intercept, on which l2 does not act.
         """
-        n = self.num_examples
-        order = self.layout.size
+        n, order = self.num_examples, self.layout.size
         if not self.quadratic:
             return 0.0 if self.intercept else self.l2
         factor = self._bounds()[0]

@@ -109,9 +109,8 @@ class PartialLikelihood(Coupled):
         """A number that no mean loss is below."""
         # Each event's own weight is in its risk set; of tied ones equal scores are the least, by Jensen's inequality.
         shares = self.shares[self.dead] / len(self.shares)
-        groups = self.at.size
-        total, heads = (np.bincount(self.set, own, groups) for own in (shares, self.raw[self.dead]))
-        left = np.log1p(-self.gone) @ (total / self.sizes)[self.set] if shares.size else 0.0
+        total, heads = (np.bincount(self.set, own, self.at.size) for own in (shares, self.raw[self.dead]))
+        left = np.log1p(-self.gone) @ (total / self.sizes)[self.set]
         return float(total @ np.log(heads) + left)
 
     def evaluated(self, scores: Scores, values: NDArray[np.float64] | None = None) -> _Sums:
