@@ -18,7 +18,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, add_sparse_rows, row_scores, scores_of
 from flwr_fco.objectives import design, links
 from flwr_fco.objectives.base import Batch, Line, Objective
-from flwr_fco.objectives.links import Coupled, Formulas, Link, Scores
+from flwr_fco.objectives.links import Coupled, Link, Scores
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
@@ -124,7 +124,7 @@ class Linear(Objective):
 
     def __init__(
         self,
-        link: Formulas,
+        link: Link,
         features: Any,
         targets: ArrayLike,
         *,
@@ -133,7 +133,7 @@ class Linear(Objective):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
-        if not isinstance(link, Formulas):
+        if not isinstance(link, Link):
             raise ConfigurationError(f"link={link!r:.80}; expected a Link, such as Squares()")
         self.link = link
         self.intercept: bool = checked("intercept", intercept, bool)
@@ -509,7 +509,7 @@ class Linear(Objective):
 
     def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
         """Return G*(r) and r; see :meth:`Objective.dual_terms`. The mixture is one of each row's slopes."""
-        if not isinstance(self.link, Link):
+        if self.link.conjugate is None:
             return super().dual_terms(points, shares)
         slopes = np.zeros_like(self.offset)
         for point, share in zip(points, shares, strict=True):
@@ -631,7 +631,7 @@ class _LinearLine(Line):
 
     def curvature(self, step: float) -> Callable[[Vector], Vector]:
         # In single precision where that is enough for steps that are corrected by the next one: half of the time.
-        narrow = isinstance(self.model.link, Link) and self.model.link.bounds is not None and not self.model.quadratic
+        narrow = not (isinstance(self.model.link, Coupled) or self.model.quadratic or self.model.link.bounds is None)
         dtype = np.float32 if narrow else np.float64
         return self.model._times_hessian(self.scores + step * self.change, dtype)
 

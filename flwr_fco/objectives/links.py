@@ -25,8 +25,38 @@ _ROUNDING = 1e-12
 _NAMES = "for names, encode them first (the same way on every client)"
 
 
-class Formulas(ABC):
-    """What a loss of scores consists of, be it a :class:`Link` of each row or a :class:`Coupled` loss of all rows."""
+class Link(ABC):
+    """A convex loss phi(s, y) of a score s = <x, w> + b + o; with several outputs, of a score for each.
+
+    Formulas are on arrays with a row for each example. :class:`~flwr_fco.objectives.Linear` makes everything else of
+    them.
+
+    Attributes
+    ----------
+    outputs : int, default 1
+        Number of scores of a row.
+    bounds : tuple of float, or None
+        What the second derivative is never above: its spectral norm, and its largest entry; with one output the same
+        number twice. None if there is no bound.
+    least : float, default 0.0
+        A number that no value is below.
+    quadratic : bool, default False
+        Whether the second derivative is the same everywhere.
+    code, parameter : int, float
+        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; -1 for your own.
+    targets : str
+        What the targets are called in error messages.
+    lowest : float, default -inf
+        A number that no target may be below.
+    conjugate : callable, optional
+        A method ``conjugate(a, y)`` that returns sup over s of <a, s> - phi(s, y) of each row; inf outside its domain.
+        Without it a duality gap is larger: it takes a bound by convexity.
+
+    Examples
+    --------
+    >>> Squares(2.0).slope(np.array([1.0, 3.0]), np.array([1.0, 2.0]))
+    array([0., 2.])
+    """
 
     outputs: int = 1
     bounds: tuple[float, float] | None = None
@@ -36,6 +66,7 @@ class Formulas(ABC):
     parameter: float = 0.0
     targets: str = "targets"
     lowest: ClassVar[float] = -math.inf
+    conjugate: Callable[[Scores, Targets], Vector] | None = None
 
     def encoded(self, targets: Targets) -> Targets:
         """Return checked targets as the formulas take them: finite numbers in float64, unless overridden.
@@ -80,7 +111,7 @@ class Formulas(ABC):
         each = (self.curvature(s, y, np.ones_like(s)) * factors).astype(factors.dtype)
         return lambda change, rows: each[rows] * change
 
-    def steady(self) -> Formulas:
+    def steady(self) -> Link:
         """Return a link with the curvature of Newton steps, for a loss that has none in places; itself by default."""
         return self
 
@@ -93,42 +124,7 @@ class Formulas(ABC):
         return {}
 
 
-class Link(Formulas):
-    """A convex loss phi(s, y) of a score s = <x, w> + b + o; with several outputs, of a score for each.
-
-    Formulas are on arrays with a row for each example. :class:`~flwr_fco.objectives.Linear` makes everything else of
-    them.
-
-    Attributes
-    ----------
-    outputs : int, default 1
-        Number of scores of a row.
-    bounds : tuple of float, or None
-        What the second derivative is never above: its spectral norm, and its largest entry; with one output the same
-        number twice. None if there is no bound.
-    least : float, default 0.0
-        A number that no value is below.
-    quadratic : bool, default False
-        Whether the second derivative is the same everywhere.
-    code, parameter : int, float
-        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; -1 for your own.
-    targets : str
-        What the targets are called in error messages.
-    lowest : float, default -inf
-        A number that no target may be below.
-
-    Examples
-    --------
-    >>> Squares(2.0).slope(np.array([1.0, 3.0]), np.array([1.0, 2.0]))
-    array([0., 2.])
-    """
-
-    @abstractmethod
-    def conjugate(self, a: Scores, y: Targets) -> Vector:
-        """Return sup over s of <a, s> - phi(s, y) of each row; inf outside its domain."""
-
-
-class Coupled(Formulas):
+class Coupled(Link):
     """A loss of all rows, whose formulas are of the scores of all of them."""
 
     @abstractmethod

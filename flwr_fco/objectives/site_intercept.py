@@ -14,7 +14,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import design
 from flwr_fco.objectives.linear import Linear, Logistic
-from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets
+from flwr_fco.objectives.links import Coupled, Link, Scores, Targets
 
 #: Rows of a logistic client: refused below the first number, with a warning below the second.
 FEWEST_ROWS = 10
@@ -31,7 +31,7 @@ class Profiled(Coupled):
 
     Parameters
     ----------
-    link : Formulas
+    link : Link
         The loss of a row.
     weights : ndarray of float64, shape (n,)
         Of the rows, of mean 1.
@@ -39,7 +39,7 @@ class Profiled(Coupled):
         How often each row is in a batch, relative to all rows; the best b is that of all rows.
     """
 
-    def __init__(self, link: Formulas, weights: Vector, counts: Vector | float = 1.0) -> None:
+    def __init__(self, link: Link, weights: Vector, counts: Vector | float = 1.0) -> None:
         self.link = link
         self.weights = weights
         self.counts = counts

@@ -443,7 +443,7 @@ def _sites(form, link=LogCosh, **options):
 
 
 LINKS_OF_FIVE = [
-    (LogCosh, {}),
+    (type("Without", (LogCosh,), {"conjugate": None}), {}),
     (LogCosh, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}),
     (LogCosh, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
     (TwoSquares, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
