@@ -265,9 +265,8 @@ class CoxRegression(Linear):
         return int(self.link.dead.size)
 
     def unweighted(self) -> Self:
-        other = super().unweighted()
-        other.link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)
-        return other
+        link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)
+        return super().unweighted()._with(link=link)
 
     def at_risk(self, w: Vector, columns: Any = slice(None)) -> tuple[NDArray[np.float64], _Sums, NDArray[np.float64]]:
         """Return columns less their means, their sums over the events' risk sets, and their means there."""

@@ -8,7 +8,7 @@ from sklearn.linear_model import lasso_path
 from flwr_fco.callbacks import Checkpoint, EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
-from flwr_fco.objectives.scikit_learn import sklearn_strength
+from flwr_fco.objectives.linear import sklearn_strength
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
 from flwr_fco.simulation.fit_path import PathPoint, PathResult, fit_path
