@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -179,10 +180,7 @@ class SiteIntercept(Linear):
         """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows."""
         return self.link.idle(self.targets) != 0.0
 
-    @property
-    def num_events(self) -> Any:
-        """That of the objective with its intercept, if it has events."""
-        return self.with_intercept.num_events  # type: ignore[attr-defined]
+    num_events = property(attrgetter("with_intercept.num_events"), doc="Those of the objective, if it has events.")
 
     def own_intercept(self, w: Vector) -> float:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""

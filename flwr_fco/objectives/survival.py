@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -254,15 +255,8 @@ class CoxRegression(Linear):
         link = PartialLikelihood(_Rows(when, self.labels, begins, codes, raw), ties)
         super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
 
-    @property
-    def times(self) -> Vector:
-        """When each row's observation ends, shape (num_examples,)."""
-        return self.targets
-
-    @property
-    def num_events(self) -> int:
-        """Number of rows with an event."""
-        return int(self.link.dead.size)
+    times = property(attrgetter("targets"), doc="When each row's observation ends, shape (num_examples,).")
+    num_events = property(attrgetter("link.dead.size"), doc="Number of rows with an event.")
 
     def unweighted(self) -> Self:
         link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)
