@@ -97,6 +97,8 @@ class Linear(Objective):
         The number of rows, over which the loss is a mean: not to be set.
     num_outputs : int
         Number of columns of the coefficients.
+    mass : float
+        The sum of the weights that the rows were given: their number without any.
     compiled : tuple
         What compiled loops take of the loss: code, parameter, features, targets, weights and offset. Codes are those of
         :func:`flwr_fco.kernels.losses.slope`, -1 if the link has no compiled slope, and -2 with several outputs.
@@ -148,8 +150,8 @@ class Linear(Objective):
         if self.targets.dtype == np.float64:
             design.check_finite(link.targets, self.targets)
         weights = design.as_weights(sample_weight, n)
-        self._mean_weight = float(weights.mean())
-        self.weights = weights / self._mean_weight
+        self.mass = float(weights.sum())
+        self.weights = weights / float(weights.mean())
         shape = (n,) if link.outputs == 1 else (n, link.outputs)
         self.offset = np.zeros(shape) if offset is None else design.as_numbers("offset", offset, shape)
 
@@ -530,9 +532,10 @@ class Linear(Objective):
         link = self.link.of_rows(rows) if isinstance(self.link, Coupled) else self.link
         weights = self.weights[rows]
         mean = float(weights.mean())
-        other = self._with(**chosen, link=link, weights=weights / mean, feature_names=None)
+        share = rows.size / self.num_examples * mean
+        other = self._with(**chosen, link=link, weights=weights / mean, mass=self.mass * share, feature_names=None)
         other._set_features(self.features[rows], self._row_shape)
-        return other, rows.size / self.num_examples * mean
+        return other, share
 
     def on_columns(self, columns: NDArray[np.int64]) -> Self:
         """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0.
@@ -581,11 +584,6 @@ class Linear(Objective):
     def weighs_rows(self) -> bool:
         """Whether rows have unequal weights."""
         return bool(np.ptp(self.weights) > 0.0)
-
-    @property
-    def mass(self) -> float:
-        """The sum of the weights that the rows were given: their number without any."""
-        return self._mean_weight * self.num_examples
 
     def unweighted(self) -> Self:
         """Return the same loss with rows of equal weights."""
@@ -780,9 +778,7 @@ class Poisson(Linear):
         A row's second derivative is mu_i, which goes from its value at w to y_i.
         """
         rates = np.maximum(self.link.predicted(np.minimum(self.scores(w), self.link.parameter)), self.targets)
-        flat = self._flat(1.0)
-        flat.weights = rates * self.weights
-        return flat.batch_lipschitz(batch_size)
+        return self._flat(1.0)._with(weights=rates * self.weights).batch_lipschitz(batch_size)
 
     @property
     def num_events(self) -> int:

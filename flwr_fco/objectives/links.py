@@ -153,10 +153,7 @@ class Squares(_Coded):
     parameter: float = 2.0
     quadratic = True
     code = 0
-
-    @property
-    def bounds(self) -> tuple[float, float]:  # type: ignore[override]
-        return self.parameter, self.parameter
+    bounds = property(lambda self: (self.parameter, self.parameter))
 
     def value(self, s: Scores, y: Targets) -> Vector:
         squares = s - y
