@@ -475,7 +475,7 @@ class Linear(Objective):
             single = spectral * float((self.weights * (design.square_lengths(self.features) + self.intercept)).max())
         else:
             largest = max(float(self.features.max()), -float(self.features.min()))
-            single = entrywise * float(self.weights.max()) * max(largest**2, float(self.intercept))
+            single = entrywise * float(self.weights.max()) * max(largest * largest, float(self.intercept))
         return (n * (b - 1) * full + (n - b) * max(single + self.l2, full)) / (b * (n - 1))
 
     @np.errstate(over="ignore")

@@ -307,7 +307,7 @@ class CoxRegression(Linear):
         matrix = self.features
         if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
-            return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
+            return 0.25 * weight * float(np.square(ranges.astype(np.float64)).max()) + self.l2
         centre = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1)
         return weight * float(design.square_lengths(matrix, centre).max()) + self.l2
 
