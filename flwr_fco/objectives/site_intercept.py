@@ -260,6 +260,5 @@ def check_site_rows(rows: dict[str, int]) -> None:
         raise PublicError(f"{prefix}: {', '.join(least)} has fewer than {FEWEST_ROWS}. {advice}")
     less = [site for site, count in rows.items() if count < FEW_ROWS]
     if less:
-        prefix = f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic"
-        more = "coefficients are biased away from 0, by about 17 % with 10 rows for every intercept"
-        warnings.warn(f"{prefix} {more}", stacklevel=3)
+        prefix = f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}"
+        warnings.warn(f"{prefix}, and logistic coefficients are biased from 0, with 10 by about 17 %", stacklevel=3)
