@@ -224,10 +224,8 @@ class PoissonLoss(_Coded):
         return np.asarray(np.exp(np.minimum(s, self.parameter)) * change)
 
     def conjugate(self, a: Scores, y: Targets) -> Vector:
-        from scipy.special import xlogy
-
         mu = np.maximum(a + y, 0.0)
-        return np.where(a + y < -_ROUNDING * (1.0 + y), np.inf, xlogy(mu, mu) - xlogy(y, y) - (mu - y))
+        return np.where(a + y < -_ROUNDING * (1.0 + y), np.inf, _entropy(mu) - _entropy(y) - (mu - y))
 
     def predicted(self, s: Scores) -> NDArray[Any]:
         return np.exp(s)
