@@ -386,5 +386,8 @@ def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:
     if not pair or not all(isinstance(vector, np.ndarray | SparseVector) for vector in found[0].values()):
         prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
         raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
-    sent, (elapsed, steps, metrics) = found
-    return sent, Moved(plain(elapsed), plain(steps), {name: plain(own) for name, own in metrics.items()})
+    sent, moved = found
+    if any(hasattr(own, "tolist") for own in (moved.elapsed, moved.steps, *moved.metrics.values())):
+        metrics = {name: plain(own) for name, own in moved.metrics.items()}
+        moved = Moved(plain(moved.elapsed), plain(moved.steps), metrics)
+    return sent, moved

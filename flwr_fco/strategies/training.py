@@ -206,7 +206,8 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Iterator[T
     for node in nodes:
         if whole is None or not alike:
             whole, down = _task(run, None if alike else node.key, node in lost), None
-        if (indices := run.indices.get(node.key)) is None:
+        indices = run.indices.get(node.key) if run.indices else None
+        if indices is None:
             down = down or _by_non_zeros(run, whole, seen)
             yield node, down
         else:
