@@ -223,9 +223,9 @@ class ProximalNewton(Algorithm):
         """Return the state before round 1, at the user's start or the point of psi's domain next to it."""
         psi, zeros = problem.psi, np.zeros(primal.size)
         if psi.sums.others:
-            needs = "a proximal Newton step needs l1, elastic net, l2, boxes, group lasso or none, alone or by PerParameter"
-            prefix = f"regularizer={psi.regularizer!r}: {needs}"
-            raise ConfigurationError(f"{prefix}; take FedDAGT, which needs psi's proximal map only")
+            needs = "a proximal Newton step needs l1, elastic net, l2, boxes, group lasso or none"
+            advice = "alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
+            raise ConfigurationError(f"regularizer={psi.regularizer!r}: {needs}, {advice}")
         start = handed_out(problem.layout, primal if math.isfinite(psi.value(primal)) else psi.prox(primal, 0.0))
         mask = whole_groups((start != 0.0) | psi.free_coordinates() | (primal.size <= self.smallest), psi)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
