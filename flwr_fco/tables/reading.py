@@ -245,8 +245,9 @@ def read_site(
             raise PublicError(f"the rows lack the columns {lacks[:5]} of features=; give them, or drop them everywhere")
         features = features[list(order)]
         names = tuple(order)
-    elif order is not None and np.shape(features)[-1] != len(order):
-        raise PublicError(f"rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}")
+    # A mapping, or a frame that is not computed yet, has no columns here.
+    elif order is not None and (count := sum(np.shape(features)[-1:])) != len(order):
+        raise PublicError(f"rows have {count} columns without names, and features= has {len(order)}")
     refuse_text(features, "X")
     try:
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
