@@ -467,10 +467,10 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
         mean = mean / state.columns[-1]
         # Wherever it begins, counts that are all 0 have no model.
         if not mean[0] > _NO_EVENTS:
-            prefix = f"all counts are 0, or as good as 0: {max(0.0, mean[0]):.1g} times what the offsets, or exposures,"
-            advice = "look at the counts, make psi act on the intercept (arrays=Arrays(apply_to=...)), or subtract a"
-            why = "Without a count above 0 the loss has no minimum"
-            raise ConfigurationError(f"{prefix} alone expect. {why}: {advice} constant from all offsets")
+            ratio = f"{max(0.0, mean[0]):.1g} times what the offsets, or exposures, alone expect"
+            why = "Without a count above 0 the loss has no minimum: look at the counts, or make psi act on the intercept"
+            advice = "(arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which the intercept"
+            raise ConfigurationError(f"all counts are 0, or as good as 0: {ratio}. {why} {advice} takes up")
     if x.any() or name not in _LEVELS or (name == "softmax" and state.mask.all()):
         return x, gradient, 1.0
     x[size - outputs :], share = _LEVELS[name](mean)
