@@ -181,7 +181,8 @@ def test_an_app_that_cannot_travel_is_refused():
 
 
 def test_what_a_user_has_registered_goes_to_the_actors():
-    with patch.dict(FACTORIES, own=len):
+    # Methods of other tests, made here a second time, would be changed ones.
+    with patch.dict(FACTORIES, own=len), patch.object(grid, "methods", dict):
         made = grid._pickled({"client_app": app_of(clients()), "num_nodes": 4})
     grid._Actor(made)
     assert FACTORIES.pop("own") is len
