@@ -468,9 +468,9 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
         # Wherever it begins, counts that are all 0 have no model.
         if not mean[0] > _NO_EVENTS:
             ratio = f"{max(0.0, mean[0]):.1g} times what the offsets, or exposures, alone expect"
-            why = "Without a count above 0 the loss has no minimum: look at the counts, or make psi act on the intercept"
-            advice = "(arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which the intercept"
-            raise ConfigurationError(f"all counts are 0, or as good as 0: {ratio}. {why} {advice} takes up")
+            why = "Without a count above 0 the loss has no minimum: look at the counts, or make psi act on the"
+            advice = "intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets"
+            raise ConfigurationError(f"all counts are 0, or as good as 0: {ratio}. {why} {advice}, which it takes up")
     if x.any() or name not in _LEVELS or (name == "softmax" and state.mask.all()):
         return x, gradient, 1.0
     x[size - outputs :], share = _LEVELS[name](mean)
