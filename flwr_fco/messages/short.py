@@ -242,10 +242,10 @@ def _read(
         if new > (allowed := most(here) if scale else 0):
             raise ProtocolError(f"{new} increments off the non-zeros of {entry.name!r}, expected at most {allowed}")
         if scale:
-            held[entry.regularized].append((np.float64(scale if entry.regularized else 1.0), at))
+            held[entry.regularized].append((scale if entry.regularized else 1.0, at))
     vector = np.zeros(layout.size)
     for name, dtypes, blocks in ((VALUES, kinds, held[True]), (REST, FLOATS, held[False])):
-        numbers = _expected(parts, name, sum(at.size for _, at in blocks), dtypes)
+        numbers = _expected(parts, name, sum(at.size for _, at in blocks), dtypes).astype(np.float64)
         for scale, at in blocks:
             vector[at] = scale * numbers[: at.size]
             numbers = numbers[at.size :]
