@@ -217,13 +217,13 @@ class Rows:
     def put(self, name: tuple[Key, str], vector: Vector) -> Vector:
         """Write a vector into its row, over the one before; return a read-only view of it."""
         number = self._numbers.setdefault(name, len(self._numbers))
-        if number >= len(self._rows):
-            # Each map is an open file: there are few, as each has twice as many rows.
-            count = 2 * number + 64
-            self._file.truncate(8 * self._size * count)
-            self._rows = np.memmap(self._file, np.float64, "r", shape=(count, self._size))
         # Not into the map: where a full disk has no place, that is no error, but ends the process.
         with in_words(f"the clients' memories do not fit into {tempfile.gettempdir()}", ConfigurationError, _MORE):
+            if number >= len(self._rows):
+                # Each map is an open file: there are few, as each has twice as many rows.
+                count = 2 * number + 64
+                self._file.truncate(8 * self._size * count)
+                self._rows = np.memmap(self._file, np.float64, "r", shape=(count, self._size))
             self._file.seek(8 * self._size * number)
             self._file.write(vector.data)
             self._file.flush()
