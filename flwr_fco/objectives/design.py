@@ -104,9 +104,10 @@ def refuse_text(features: Any, name: str = "features") -> None:
     ConfigurationError
         If there is such a column; it names them. Or if it is a table of pyarrow.
     """
-    # Its names would not be read, and its columns taken by their places, which may be others elsewhere.
-    if hasattr(features, "column_names"):
-        raise PublicError(f"{name} are a {type(features).__name__} of columns with names; give {name}.to_pandas()")
+    # Its names would not be read, and its columns taken by their places, which may be others elsewhere. Of a frame in
+    # pandas this may be a column.
+    if hasattr(type(features), "column_names"):
+        raise PublicError(f"{name}: a {type(features).__name__}'s names of columns are not read; give its .to_pandas()")
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
     columns = [

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
 from flwr_fco.core.validation import of_type
-from flwr_fco.errors import ConfigurationError, PublicError, in_words
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.tables.codebook import Codebook
@@ -117,6 +117,7 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
     for own in clients:
         features = as_table(own.features, own.name)
         names = columns_in(features)
+        _refuse_twice(names, own.name)
         # Names that are no texts are not matched, but the same in the same order.
         there, each = (list(getattr(part, "columns", [])) for part in (here.features, features))
         # A name that is NaN is not that of the same table.
@@ -137,12 +138,17 @@ def columns_in(features: Any) -> list[str]:
 
 
 def as_table(rows: Any, whose: str) -> Any:
-    """Return rows of a list as an array, others as they are; refuse ragged ones, and several columns of one name."""
-    with in_words(f"{whose} has rows of unequal length; expected as many numbers in each", PublicError):
-        table = rows if hasattr(rows, "shape") else np.asarray(rows)
-    if twice := [name for name, count in Counter(columns_in(table)).items() if count > 1]:
+    """Return rows of a list as an array, others as they are; refuse ragged ones, in an error without NumPy's text."""
+    try:
+        return rows if hasattr(rows, "shape") else np.asarray(rows)
+    except (TypeError, ValueError) as error:
+        raise PublicError(f"{whose} has rows of unequal length, or none; expected as many numbers in each") from error
+
+
+def _refuse_twice(names: Iterable[str], whose: str) -> None:
+    """Refuse several columns of one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise PublicError(f"{whose} has several columns of the name {listed(twice)}; expected one")
-    return table
 
 
 def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArray[np.int64] | None]:
@@ -248,6 +254,7 @@ def read_site(
     # A mapping, or a frame that is not computed yet, has no columns here.
     elif order is not None and (count := sum(np.shape(features)[-1:])) != len(order):
         raise PublicError(f"rows have {count} columns without names, and features= has {len(order)}")
+    _refuse_twice(names or (), whose)
     refuse_text(features, "X")
     try:
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)

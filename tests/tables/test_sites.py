@@ -130,7 +130,7 @@ OTHER = [
     (r"site 1 has the columns .* site 0 has .* expected the same names", SECOND.to_numpy()),
     ("site 1 has several columns of the name 'bmi'; ex", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
     ("site 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
-    ("site 1 has rows of unequal length", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
+    ("site 1 has rows of unequal length, .* in each$", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
     (r"site 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
     ("site 1: .*got scalar array(.|\n)*; expected a table", None),
     ("site 1: .*got 1D array(.|\n)*; expected a table", SECOND.to_numpy()[0]),
@@ -390,7 +390,7 @@ def test_missing_entries_are_named_with_site_column_and_rows(lacks, dtype, what)
     message = rf"site 1: error 2: PublicError: {where}\. Leave"
     for disclosure in (None, Disclosure(min_rows=5)):
         refused(message, over_a_grid, data, disclosure=disclosure)
-    refused("several columns of the name 'age'", over_a_grid, with_site(1, pd.concat([TABLES[1]] * 2, axis=1)))
+    refused("several columns of the name '1'", over_a_grid, with_site(1, TABLES[1].set_axis([0, 1, 1, 2], axis=1)))
 
 
 def test_texts_are_named_with_site_and_column_and_not_shown():
