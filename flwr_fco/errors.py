@@ -74,13 +74,14 @@ class FlwrFcoError(Exception):
     *given : object
         The message.
     **known : Any
-        What else is known of it: the attributes of its class.
+        What else is known of it: the attributes of its class, None by default.
     """
 
     def __init__(self, *given: object, **known: Any) -> None:
         cut = [f"{own[:_LONGEST]} ..." if isinstance(own, str) and own[_LONGEST:] else own for own in given]
         super().__init__(*cut)
-        vars(self).update(known)
+        # No defaults in the class: what Ray raises of a task's error would have these, not what the error knows.
+        vars(self).update({name: None for name in type(self).__annotations__ if not hasattr(self, name)} | known)
 
 
 class ConfigurationError(FlwrFcoError, ValueError):
@@ -130,7 +131,7 @@ class SeparableError(ConfigurationError):
         Which coefficients, in the model's vector.
     """
 
-    indices: Sequence[int] = ()
+    indices: Sequence[int]
 
 
 class UnsupportedPairError(ConfigurationError):
@@ -162,8 +163,8 @@ class ClientError(FlwrFcoError, RuntimeError):
         Round stamp of the message that the client was handling.
     """
 
-    node_id: int = 0
-    server_round: str = ""
+    node_id: int
+    server_round: str
 
 
 class DivergedError(FlwrFcoError, ArithmeticError):
@@ -179,9 +180,9 @@ class DivergedError(FlwrFcoError, ArithmeticError):
         Round of that model; 0 for the initial model.
     """
 
-    server_round: int = 0
-    result: Any = None
-    good_round: int = 0
+    server_round: int
+    result: Any
+    good_round: int
 
     @property
     def arrays(self) -> Any:
@@ -198,7 +199,7 @@ class NothingTrainedError(FlwrFcoError, RuntimeError):
         The result, with the metrics of the skipped rounds and ``left_out``.
     """
 
-    result: Any = None
+    result: Any
 
 
 class RunInterrupted(KeyboardInterrupt):

@@ -37,7 +37,7 @@ def on_ray(test):
 
 @pytest.fixture(scope="module")
 def ray():
-    """A Ray that several grid share, as a user's own would be."""
+    """A Ray that several grids share, as a user's own would be."""
     module = grid.import_ray()
     grid.start_ray(module, None)
     yield module

@@ -230,7 +230,8 @@ def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
     error = caught.value
     for said in (f"in round {error.server_round}", f"client_lr={rate:g}", f"{rate / 10:g}"):
         assert said in str(error)
-    assert 0 <= error.good_round < error.server_round
+    # What Ray raises of it in another process takes attributes of its class from there.
+    assert (0 <= error.good_round < error.server_round, hasattr(DivergedError, "good_round")) == (True, False)
     # Ten times the first model's norm, which a large rate has moved by its multiple of the gradient at the start.
     assert np.linalg.norm(flat(error.arrays)) < 1e3 * max(1.0, rate)
     assert error.arrays is error.result.arrays
