@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,10 @@ def is_missing(entry: Any) -> bool:
 def undated(given: Any) -> Any:
     """Return dates and spans, also Python's, in microseconds, whatever their resolution is; others as they are."""
     own = np.asarray(given)
-    kind = "m" if own.size and all(isinstance(each, timedelta) for each in own.flat) else own.dtype.kind
-    return own.astype(f"{kind}8[us]") if kind in "mM" else own
+    for kind, each in (("m", timedelta), ("M", date)):
+        if own.dtype.kind == kind or (own.size and all(isinstance(entry, each) for entry in own.flat)):
+            return own.astype(f"{kind}8[us]")
+    return own
 
 
 def difference(site: str, names: Names, others: str, theirs: Names, *, classes: bool) -> str:

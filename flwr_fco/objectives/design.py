@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import date, time, timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from scipy.sparse import csr_array, hstack, issparse
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import is_missing, listed
+from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 
 #: A matrix of features, shape (n, d): an ndarray or a csr_array, of float64 or float32.
@@ -87,6 +88,14 @@ _NO_NUMBERS = ("categor", "dictionary", "enum", "large_string", "str", "utf8", "
 _NO_NUMBER = (str, date, time, timedelta)
 
 
+def refuse_unread(table: Any, name: str) -> None:
+    """Refuse what is no rows yet, such as an iterator, and tables of pyarrow, whose names of columns are not read."""
+    known = isinstance(table, Sequence) or hasattr(table, "shape") or hasattr(table, "__array__")
+    # Columns would be taken by their places, which may be others elsewhere. Of a frame in pandas this may be a column.
+    if not known or hasattr(type(table), "column_names"):
+        raise PublicError(f"{name} is {of_type(table)}; give an array, list(...), .collect() or .to_pandas()")
+
+
 def refuse_text(features: Any, name: str = "features") -> None:
     """Refuse a frame's columns of text or categories, whose codes each site would choose for itself, and of dates.
 
@@ -102,12 +111,9 @@ def refuse_text(features: Any, name: str = "features") -> None:
     Raises
     ------
     ConfigurationError
-        If there is such a column; it names them. Or if it is a table of pyarrow.
+        If there is such a column; it names them. Or if it cannot be read.
     """
-    # Its names would not be read, and its columns taken by their places, which may be others elsewhere. Of a frame in
-    # pandas this may be a column.
-    if hasattr(type(features), "column_names"):
-        raise PublicError(f"{name}: a {type(features).__name__}'s names of columns are not read; give its .to_pandas()")
+    refuse_unread(features, name)
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
     columns = [

@@ -337,7 +337,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         own: Any = copy.copy(self)
         own.classes_ = self._all_classes(classes)
-        return make_app(lambda context: own._objective_of(load(context), features, disclosure), disclosure=disclosure)
+        order = None if features is None or isinstance(features, Integral) else [*map(str, features)]
+        return make_app(lambda context: own._objective_of(load(context), order, disclosure), disclosure=disclosure)
 
     def _set_classes(self, clients: Sequence[reading.Client], classes: Any) -> None:
         """Take the classes of a classifier, which are those of the clients here, or else the given ones."""
@@ -410,9 +411,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     @property
     def _path(self) -> Strengths | None:
         """The path of the cross-validation, if there is one."""
-        if isinstance(self.cv, list | tuple):
-            return Strengths(folds=len(self.cv))
-        cv = checked("cv", self.cv, int | Strengths | None)
+        given = self.cv
+        cv = len(given) if isinstance(given, list | tuple) else checked("cv", given, int | Strengths | None)
         return Strengths(folds=cv) if isinstance(cv, int) else cv
 
     def _features(self, X: ArrayLike) -> Any:
@@ -540,8 +540,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         features = book.features if book is not None and (describes or features is None) else features
         names = [] if features is None or isinstance(features, Real) else list(features)
         d = int(features) if isinstance(features, Integral) and features is not True else len(names)
-        if d < 1 and features is not None:
-            raise ConfigurationError(f"features={features!r}; expected the columns' names, how many there are, or None")
+        if features is not None and (d < 1 or len({*names}) < len(names)):
+            raise ConfigurationError(f"features={features!r}; expected different names, how many there are, or None")
         tables = Tables(Described(names_of(names), self._names_of_classes()), settled=describes and book is not None)
         if book is None or not describes:
             nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
@@ -597,10 +597,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _strategy(self, psi: Regularizer, sites: Sites) -> Any:
         """Return the strategy."""
-        size = sites.answers[0].vectors["gradient"].size
-        dense_solution = isinstance(psi, L2Squared | Zero) and size > _LARGEST_BLOCK
+        dense_solution = isinstance(psi, L2Squared | Zero) and sites.size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
-            prefix = f"cv={self.cv!r} of a ridge with {size} coefficients, none of them 0: above {_LARGEST_BLOCK} no"
+            prefix = f"cv={self.cv!r} of a ridge with {sites.size} coefficients, none 0: above {_LARGEST_BLOCK} no"
             raise ConfigurationError(f"{prefix} Hessian block is asked for; give l1_ratio > 0, or leave cv out")
         null = at_zero = sites.at_zero
         if self._common_intercept and self._kind is SQUARES:
@@ -626,8 +625,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if idle := [site for site, own in pairs if not (own.numbers["loss"] or own.vectors["gradient"].any())]:
                 prefix = f"{first_of(idle)}: all rows of one class, which say nothing beside an intercept of their own"
                 warnings.warn(prefix, UserWarning, stacklevel=3)
-        level = sites.level if self._common_intercept and self._kind is SQUARES else 0.0
-        centre = np.append(sites.origin, level)
+        centre = np.append(sites.origin, sites.level if self._common_intercept and self._kind is SQUARES else 0.0)
         with ExitStack() as stack:
             if centre.any():
                 sites.centre(centre)

@@ -31,6 +31,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import is_missing, listed, undated
 from flwr_fco.core.validation import POSITIVE, Choice, of_type, printable, refusing
 from flwr_fco.errors import ConfigurationError, PublicError, installed
+from flwr_fco.objectives.design import refuse_unread
 
 #: Transformations of a number, and the smallest one of which each is known.
 _TRANSFORMS: dict[str, tuple[Any, float]] = {
@@ -196,8 +197,7 @@ class Column(Choice):
     def columns(self, name: str, values: Vector) -> dict[str, Vector]:
         """Return the model's columns by name, of entries as :meth:`parsed` returns them."""
         if self.levels:
-            missing = np.isnan(values)
-            made = [np.where(missing, np.nan, values == self.levels.index(level)) for level in self.shown]
+            made = [np.where(np.isnan(values), np.nan, values == self.levels.index(level)) for level in self.shown]
         else:
             made = list(self.spline(values)) if self.knots else [self.scaled(values)]
         return dict(zip(self.names(name), made, strict=True))
@@ -216,13 +216,10 @@ class Column(Choice):
         x = self.scaled(values)
         knots = self.scaled(np.asarray(self.knots, dtype=np.float64))
         # Of NaN the larger of both is NaN.
-        *cubes, before, last = np.maximum(x - knots[:, None], 0.0) ** 3
-        gap = knots[-1] - knots[-2]
-        curved = [
-            cube - before * (knots[-1] - knot) / gap + last * (knots[-2] - knot) / gap
-            for cube, knot in zip(cubes, knots[:-2], strict=True)
-        ]
-        return np.vstack([x, np.array(curved) / (knots[-1] - knots[0]) ** 2])
+        cubes = np.maximum(x - knots[:, None], 0.0) ** 3
+        inner, gap = knots[:-2, None], knots[-1] - knots[-2]
+        curved = cubes[:-2] - cubes[-2] * (knots[-1] - inner) / gap + cubes[-1] * (knots[-2] - inner) / gap
+        return np.vstack([x, curved / (knots[-1] - knots[0]) ** 2])
 
 
 @refusing
@@ -322,6 +319,8 @@ class Codebook(Choice):
             If a column is not there, or a row does not fit. The rows are in the log, at the site.
         """
         expected = {**self.columns, **self.outcome}
+        if not isinstance(frame, Mapping):
+            refuse_unread(frame, whose)
         has = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
         if lacks := [name for name in expected if name not in has]:
             kind = "" if has else f": it is no table with names of columns but {of_type(frame)}"

@@ -25,7 +25,7 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.client import answers_to
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import is_missing
+from flwr_fco.core.schema import is_missing, names_of
 from flwr_fco.core.validation import printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question
@@ -364,7 +364,7 @@ def _here(model: Any, sites: Sequence[reading.Client]) -> Any:
         # A site that has numbers where the first one has texts is named below.
         labels = [label for label in held if isinstance(label, str) == isinstance(held[0], str)]
         model.classes_ = np.unique(labels) if labels else model.classes_
-    columns = reading.columns_in(sites[0].features) if model.codebook is None else []
+    columns = (names_of(getattr(sites[0].features, "columns", None)) or ()) if model.codebook is None else ()
     # The column of clusters is no feature.
     order = [name for name in columns if name != model.cluster] or None
     answers, found, names = dict[str, Answer](), list[Finding](), list[str]()
@@ -518,8 +518,7 @@ class Cells:
     def shares(self) -> NDArray[np.float64]:
         """The shares of 1 in columns of 0 and 1, of 2 in those of 1 and 2, and so on; NaN in all others."""
         variance = np.square(self.deviation) * (1.0 - 1.0 / np.maximum(self.present, 1.0))
-        varies = np.fmax.reduce(self.deviation) > 0.0
-        share = self.mean - np.where(varies, np.floor(np.fmin.reduce(self.mean)), 0.0)
+        share = self.mean - np.where(np.fmax.reduce(self.deviation) > 0.0, np.floor(np.fmin.reduce(self.mean)), 0.0)
         two = np.isclose(variance, share * (1.0 - share), rtol=1e-9, atol=1e-12) | np.isnan(share)
         return np.where(two.all(axis=0), share, np.nan)
 

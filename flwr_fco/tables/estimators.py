@@ -123,8 +123,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         return y
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
-        targets = y.astype(np.float64)
-        return LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
+        return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -433,8 +432,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if self._common_intercept:
             self.class_count_ = np.round(self._total * class_shares(self._slopes[0, -outputs:]), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.
-        unpenalised = self._path is None and math.isinf(self.C)
-        factors = np.zeros(len(coefficients)) if unpenalised else self._factors
+        factors = np.zeros(len(coefficients)) if self._path is None and math.isinf(self.C) else self._factors
         if outputs > 1 and factors is not None:
             free = factors == 0.0
             coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
@@ -742,8 +740,10 @@ class FederatedCoxRegression(Federated):
         if any(own.dtype.kind in "mM" and np.isnat(own).any() for own in (*pair, *more.values())):
             # As a number NaT is before all times.
             raise ConfigurationError("y has a date or a span that is missing (NaT); leave such rows out")
-        if pair[0].dtype.kind == "M" and _ENTRY not in more:
-            raise ConfigurationError("y has dates, and no 'entry'; expected times since each row's start, such as days")
+        if any(dated := [own.dtype.kind == "M" for own in (pair[0], more.get(_ENTRY, pair[1]))]):
+            if not all(dated):
+                raise ConfigurationError("y has dates, and no 'entry' or time of dates; expected days since each start")
+            pair[0], more[_ENTRY] = (own - np.datetime64(0, "us") for own in (pair[0], more[_ENTRY]))
         try:
             times, events = map(_numbers, pair)
             entry = _numbers(more[_ENTRY]) if _ENTRY in more else np.full(len(times), -1.0)
@@ -758,9 +758,9 @@ class FederatedCoxRegression(Federated):
 
 
 def _numbers(given: Any) -> Vector:
-    """Return numbers as they are, and spans and dates in days, not microseconds: others give days as numbers."""
+    """Return numbers as they are, and spans in days, as others give days as numbers; of dates there are none."""
     own = undated(given)
-    return np.asarray(own.astype(np.float64) / (8.64e10 if own.dtype.kind in "mM" else 1.0))
+    return np.asarray(own / np.timedelta64(1, "D") if own.dtype.kind in "mM" else own.astype(np.float64))
 
 
 def _asked(times: Any) -> Vector:
@@ -778,7 +778,7 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
     if not names:
         columns = list(np.atleast_2d(array.T)) if array.ndim else []
         return columns, {}, f"{len(columns)} columns without names"
-    fields = {name: np.asarray(y[name]) for name in names}
+    fields = {name: undated(y[name]) for name in names}
     more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"
 

@@ -344,8 +344,7 @@ class Inference:
             usual = [x * np.diag(unpacked(a.vectors["block"])) for x, a in zip(rows, answers, strict=True)]
             squares = np.array([np.diag(unpacked(own)) for own in meats])
             self._check_shares(answers, squares, np.array(usual), "spread of clusters by", _MOST[SQUARES])
-            meat = unpacked(np.sum(meats, axis=0))[:used, :used]
-            sums = sums._replace(meat=meat, clusters=clusters, each=each)
+            sums = sums._replace(meat=unpacked(np.sum(meats, axis=0))[:used, :used], clusters=clusters, each=each)
         if self.cluster == "site":
             own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in sums.each])
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
@@ -430,8 +429,7 @@ class Inference:
         the means and squares are of each site, a stratum.
         """
         size = sums.point.size
-        request = Request("trend", {}, ("squares", "events"), {"trend": (size,)})
-        answers = self.sites.ask(request, sums.point)
+        answers = self.sites.ask(Request("trend", {}, ("squares", "events"), {"trend": (size,)}), sums.point)
         # Of so many ranks, from 0 to 1 less their mean.
         most = (1.0 + 1e-9) / 12.0
         possible = [0.0 <= a.numbers["squares"] <= most * min(a.numbers["events"], a.examples) for a in answers]

@@ -17,7 +17,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
 from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives.design import is_sparse, refuse_text
+from flwr_fco.objectives.design import is_sparse, refuse_text, refuse_unread
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.tables.codebook import Codebook
 
@@ -69,13 +69,13 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
         X = list(X.values())
     elif isinstance(X, list | tuple) and any(map(_is_table, X)):
         sites = list(range(len(X)))
-    elif groups is None:
-        return [whole]
     else:
+        refuse_shuffled("X", X, {"y": y, "sample_weight": sample_weight, "groups": groups})
+        if groups is None:
+            return [whole]
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}; expected the site of each row, such as X[{groups!r}]")
         check_consistent_length(X, y, sample_weight, groups)
-        refuse_shuffled("X", X, {"y": y, "sample_weight": sample_weight, "groups": groups})
         names, owner = owners_of(groups)
         whole = whole._replace(features=X.tocsr() if hasattr(X, "tocsr") else X, rows=np.arange(owner.size))
         return _divided(whole, names.tolist(), owner) or [whole]
@@ -175,7 +175,7 @@ def _is_table(rows: Any) -> bool:
     """Whether an entry of a list is a client's table, also a list of rows."""
     if isinstance(rows, list | tuple):
         return bool(rows) and (isinstance(rows[0], list | tuple) or np.ndim(rows[0]) == 1)
-    return np.ndim(rows) == 2
+    return isinstance(rows, Mapping) or hasattr(rows, "columns") or np.ndim(rows) == 2
 
 
 def is_grid(X: Any) -> bool:
@@ -214,16 +214,18 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
         if given is not None and len(given) != kept.size:
             raise PublicError(f"{own.name} has more rows, or fewer, than {name}; expected an entry for each row")
     complete = {name: entries[kept] for name, entries in values.items()}
-    numbers = np.arange(kept.size) if own.site is None else own.rows
-    read = own._replace(features=None, rows=numbers).at(kept)
+    read = own._replace(features=None, rows=np.arange(kept.size) if own.site is None else own.rows).at(kept)
     y = book.target(complete) if own.y is None else read.y
     return read._replace(features=type(own.features)(book.made(complete)), y=y, values=values)
 
 
 def refuse_shuffled(whose: str, X: Any, beside: Mapping[str, Any]) -> None:
-    """Refuse what stands beside X and has its rows in another order, by pandas' labels: rows are taken by place."""
+    """Refuse what is not read, or has X's rows in another order, by pandas' labels: rows are taken by place."""
+    refuse_unread(X, whose)
     here: Any = getattr(X, "index", None)
     for name, given in beside.items():
+        if given is not None:
+            refuse_unread(given, f"{whose}: {name}")
         there: Any = getattr(given, "index", None)
         known = hasattr(here, "equals") and hasattr(there, "equals") and len(here) == len(there)
         # Of another dtype or time zone they are not equal to pandas.
@@ -246,15 +248,16 @@ def read_site(
     own = opened(Client(whose, None, *(*given, None, None)[:3]), codebook, cluster, needed=True)
     features = as_table(own.features, whose)
     names = names_of(getattr(features, "columns", None))
+    _refuse_twice(names or (), whose)
     if order is not None and names is not None:
+        # The frame's own may be whole numbers or tuples.
+        own_names = dict(zip(names, features.columns, strict=True))
         if lacks := [name for name in order if name not in names]:
             raise PublicError(f"the rows lack the columns {lacks[:5]} of features=; give them, or drop them everywhere")
-        features = features[list(order)]
+        features = features[[own_names[name] for name in order]]
         names = tuple(order)
-    # A mapping, or a frame that is not computed yet, has no columns here.
     elif order is not None and (count := sum(np.shape(features)[-1:])) != len(order):
         raise PublicError(f"rows have {count} columns without names, and features= has {len(order)}")
-    _refuse_twice(names or (), whose)
     refuse_text(features, "X")
     try:
         rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
@@ -291,7 +294,7 @@ def _columns(prefix: str, table: Any, names: Names) -> dict[str, list[Any]]:
     """Return the entries of each column by name; none of what is sparse or has no rows of equal length."""
     try:
         array = np.zeros(()) if is_sparse(table) else np.asarray(table)
-    except ValueError:
+    except (TypeError, ValueError):
         return {}
     own = [*table.columns] if hasattr(table, "columns") else [*(array.dtype.names or ())]
     if own and array.ndim:
@@ -389,9 +392,8 @@ def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
 
 def row_weights(weights: Any, features: Any) -> Vector:
     """Return the weights of rows; 1 by default."""
-    if weights is None:
-        return np.ones(np.shape(features)[0])
-    checked = column_or_1d(check_array(weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
+    given = np.ones(np.shape(features)[0]) if weights is None else weights
+    checked = column_or_1d(check_array(given, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
     check_consistent_length(features, checked)
     return np.asarray(checked)
 

@@ -280,13 +280,12 @@ def compared(model: Any, other: Any) -> Tested:
     if not hasattr(type(other), "_kind"):
         raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
     pair = sorted((model, other), key=lambda own: -len(_table_of(own).found.estimate))
-    tables = [own._table for own in pair]
+    large, small = tables = [own._table for own in pair]
     slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in pair]
     names = [set(own) for own in slopes]
     if not names[1] < names[0]:
         own = f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} of their own"
         raise ConfigurationError(f"expected a model with some of the other's columns and no others; these have {own}")
-    large, small = tables
     same = large.rows_of == small.rows_of
     # Of the same rows and outcome the derivatives by a column at 0 are the same.
     values = np.array([[own[name] for name in names[1]] for own in slopes])
@@ -600,8 +599,7 @@ def curves(question: Question, objective: Any) -> Answer:
     n, n2 = link.evaluated(np.zeros(group.size), group[:, None].astype(np.float64)).sums.T
     variances = n2 / n * (1.0 - n2 / n) * (n - link.sizes[link.set]) / np.maximum(n - 1.0, 1.0)
     test = np.array([group @ dead, (n2 / n).sum(), variances.sum()])
-    sums = {"risk": risk.ravel(), "events": events.ravel(), "test": test}
-    return Answer({"reported": 1.0}, sums)
+    return Answer({"reported": 1.0}, {"risk": risk.ravel(), "events": events.ravel(), "test": test})
 
 
 # --- survival of all sites --------------------------------------------------------------------------------------------

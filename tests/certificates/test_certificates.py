@@ -97,8 +97,7 @@ def test_no_gap_is_below_the_distance_to_what_a_solver_finds(first, case):
     least = composite_objective(clients, None, psi, best)
     bound = psi.bind(clients[0].layout)
     for size in (0.0, 1e-6, 1e-3, 0.1, 2.0):
-        w = bound.prox(best + size * rng.normal(size=best.size), 0.1 * size)
-        found = certify(clients, None, psi, w)
+        found = certify(clients, None, psi, bound.prox(best + size * rng.normal(size=best.size), 0.1 * size))
         assert found.kind == "duality-gap", found.reason
         assert found.value >= found.objective - least - 1e-12 * (1.0 + abs(least))
         assert size > 0.0 or found.value <= 1e-8 * (1.0 + abs(least))

@@ -29,8 +29,7 @@ PAGE = "how-to/disclosure"
 
 def of_classes(*counts):
     labels = np.repeat(np.arange(len(counts)), counts)
-    features = np.random.default_rng(0).normal(size=(labels.size, 2))
-    return MultinomialLogistic(features, labels, num_classes=len(counts))
+    return MultinomialLogistic(np.random.default_rng(0).normal(size=(labels.size, 2)), labels, num_classes=len(counts))
 
 
 X = np.ones((12, 1))

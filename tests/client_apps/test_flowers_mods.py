@@ -33,8 +33,7 @@ def ordinary(*own):
 
 def run(app, own=None, rounds=20, **options):
     own = own or FedDualAvg(client="unmodified", density=0.5, client_lr=0.1, fraction_evaluate=0.0)
-    start = {"w": np.zeros(5), "b": np.zeros(1)}
-    return simulated(own, app, rounds, num_nodes=NODES, initial_arrays=start, **options)
+    return simulated(own, app, rounds, num_nodes=NODES, initial_arrays={"w": np.zeros(5), "b": np.zeros(1)}, **options)
 
 
 def is_right(result, tolerance):

@@ -91,8 +91,7 @@ def group(value):
 
 def weights(values):
     def change(hostile):
-        psi = {**L1(0.1).to_spec().header, "weights": {"$array": "weights"}}
-        hostile.header["regularizer"] = psi
+        hostile.header["regularizer"] = {**L1(0.1).to_spec().header, "weights": {"$array": "weights"}}
         hostile.more = {"fco-plan": {"regularizer/weights": values}}
 
     return change
@@ -438,8 +437,7 @@ def test_where_classes_or_events_are_limited_batches_are_full():
         server = Curious(Disclosure(min_rows=20, **{limit: 5}), Logistic(X, labels))
         server.train()
         refused(rf"full batches \(batch_size=None\) only, .* {limit}=5", server.train, batch_size=20)
-    gradients = [Logistic(X, labels).gradient(only, RNG.permutation(N)[:20]) for _ in range(300)]
-    assert found(gradients, X[labels == 1]) > 3
+    assert found([Logistic(X, labels).gradient(only, RNG.permutation(N)[:20]) for _ in range(300)], X[labels == 1]) > 3
 
 
 # --- who draws --------------------------------------------------------------------------------------------------------

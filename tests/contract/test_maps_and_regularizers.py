@@ -92,8 +92,7 @@ def test_duals_of_every_size_have_finite_and_feasible_points(mirror_map):
         np.resize([1e300, 1e-150, 0.0, -1e300, 5e-324, 1.0], DIMENSION),
     ):
         w = mirror_map.conjugate_gradient(z)
-        direction = z / max(np.abs(z).max(), 5e-324)
-        assert direction @ (w - mirror_map.start(DIMENSION)) >= -1e-12 * np.abs(w).max(), z
+        assert z / max(np.abs(z).max(), 5e-324) @ (w - mirror_map.start(DIMENSION)) >= -1e-12 * np.abs(w).max(), z
         for psi, bound in zip(REGULARIZERS, regularizers_for(mirror_map), strict=True):
             for t in (0.0, 1e-3, 1e6) if mirror_map.supports(bound) else ():
                 w = mirror_map.retrieve(z, t, bound)

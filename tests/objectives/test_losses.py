@@ -69,8 +69,7 @@ def test_trace_regression_is_least_squares_on_flattened_matrices():
     objective = TraceRegression(matrices, targets, scale=0.5, l2=0.1)
     flat = LeastSquares(matrices.reshape(12, 12), targets, scale=0.5, l2=0.1)
     w = RNG.normal(size=13)
-    shapes = [own.layout["coefficients"].shape for own in (objective, objective.subset(np.arange(3))[0])]
-    assert shapes == [(4, 3)] * 2
+    assert [own.layout["coefficients"].shape for own in (objective, objective.subset(np.arange(3))[0])] == [(4, 3)] * 2
     assert objective.value(w) == flat.value(w)
     assert_array_equal(objective.gradient(w), flat.gradient(w))
 
@@ -152,8 +151,7 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
         agree(list(one.metrics(w).values()), list(other.metrics(w).values()))
     agree(one.strong_convexity(), other.strong_convexity())
     for norm in ("l2", "l1") if cls is not Poisson else ():
-        near = 0.5 if cls is CoxRegression else 1e-12
-        assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
+        assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=0.5 if cls is CoxRegression else 1e-12)
 
 
 # --- conjugates -------------------------------------------------------------------------------------------------------

@@ -102,7 +102,8 @@ WRONG = [
     # Features.
     (r"shape \(3,\)", lambda: as_rows(np.ones(3))),
     ("at least one example", lambda: as_rows(np.ones((0, 2)))),
-    (r"Arrow's names .* its \.to_pandas", lambda: as_rows(type("Arrow", (), {"column_names": ["age"]})())),
+    (r"is an Arrow; give .*\.to_pandas", lambda: as_rows(type("Arrow", (list,), {"column_names": ["age"]})())),
+    (r"is a zip; give an array, list\(", lambda: as_rows(zip([1.0], [2.0], strict=True))),
     (r"features\[0, 1\] is nan", lambda: as_rows([[1.0, NAN], [1.0, 2.0]])),
     ("features have missing", lambda: as_rows(pd.DataFrame({"a": pd.array([1, None]), "column_names": [True, False]}))),
     ("targets have missing entries; expected none", lambda: LeastSquares(TWO, np.ma.masked_equal([1.0, 2.0], 2.0))),

@@ -253,6 +253,7 @@ def test_what_a_grid_needs_besides():
     for changes, labels, options, message in (
         ({}, "xyx", {}, r"no site names its columns, as arrays do not: .* features=30"),
         ({}, "xyx", {"features": 5.0}, r"features=5.0; expected .*, how many there are, or None"),
+        ({}, "xyx", {"features": ["a", "b", "a"]}, "'a'.; expected different names"),
         ({"penalty_factor": {"a": 0}}, "xyx", {"features": ["c"], **classes}, r"\['a'\], which X .* not have; .* c$"),
         ({}, "xyz", {"features": 3, **classes}, r"0 of num_clients=2 sites have answered.*a label is none of"),
     ):
@@ -624,12 +625,10 @@ def test_a_site_predicts_with_its_own_intercept_and_nobody_without():
     assert "(intercept)" not in model.summary()
     model.intercept_ = model.intercept_for(features[2], targets[2])
     assert model.score(features[2], targets[2]) > 0.7
-    probabilities = model.predict_proba(features[2])[:, 1]
-    assert probabilities.mean() == pytest.approx((targets[2] == "yes").mean(), abs=1e-12)
+    assert model.predict_proba(features[2])[:, 1].mean() == pytest.approx((targets[2] == "yes").mean(), abs=1e-12)
     refused("all rows are of one class", model.intercept_for, *(own[targets[0] == "no"] for own in first))
     refused("sample_weight", model.intercept_for, *first, np.where(np.arange(40) == 3, -1.0, 1.0))
-    common = FederatedLasso().fit(ROWS, SCORES)
-    refused("the model has a common intercept", common.intercept_for, ROWS, SCORES)
+    refused("the model has a common intercept", FederatedLasso().fit(ROWS, SCORES).intercept_for, ROWS, SCORES)
 
 
 def test_over_a_grid_no_message_holds_an_intercept():
@@ -651,8 +650,7 @@ def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
     model = FederatedLogisticRegression(site_intercepts="local")
     with pytest.warns(UserWarning, match=r"few rows .*: site 1 has fewer than 25, and logistic .* 17 %"):
         model.fit(*unequal_sites((40, 24), True))
-    message = r"too few rows .*: site 1, site 2 has fewer than 10\. Leave"
-    refused(message, model.fit, *unequal_sites((40, 9, 5), True))
+    refused(r"too few rows .*: site 1, site 2 has fewer than 10\. Leave", model.fit, *unequal_sites((40, 9, 5), True))
     with warnings.catch_warnings(action="error"):
         FederatedLasso(0.1, site_intercepts="local").fit(*unequal_sites((40, 9, 5)))
         model.fit(*unequal_sites((40, 30), True))

@@ -109,8 +109,7 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
     assert_allclose(errors(model), pooled(kind, parts, targets, clusters="site")[1], rtol=1e-6)
     # Also those of one class, as in R's vcovCL.
     assert "clustered by 25 sites" in model.summary()
-    unequal = [1.0 + np.arange(len(y)) % 2 for y in targets]
-    units = ([unit * own for own in unequal] for unit in (1.0, 1e-6))
+    units = ([unit * (1.0 + np.arange(len(y)) % 2) for y in targets] for unit in (1.0, 1e-6))
     assert_allclose(*(column(here(kind, parts, targets, own, cluster="site"), "fixed") for own in units), rtol=1e-6)
     estimate, error, upper = np.array(column(model, "estimate", "standard error", "upper"))
     assert_allclose(upper, estimate + stats.t.isf(0.025, 24) * error)
@@ -465,8 +464,7 @@ def test_contrasts_and_comparisons_are_the_textbooks(kind):
 def test_what_cannot_be_tested_is_refused_in_words():
     parts, targets = federation("lasso")
     model, smaller = (here("lasso", [X[:, :k] for X in parts], targets) for k in (3, 2))
-    table = model_of("lasso").fit(parts, targets)
-    refused("no table of estimates; give intervals=True", table.contrast, {"x0": 1})
+    refused("no table of estimates; give intervals=True", model_of("lasso").fit(parts, targets).contrast, {"x0": 1})
     factors = r"contrast\(.*expected factors by names of features, or a list"
     for wrong, message in (
         ({"age": 1}, r"has \['age'\]"),

@@ -132,7 +132,8 @@ OTHER = [
     ("site 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
     ("site 1 has rows of unequal length, .* in each$", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
     (r"site 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
-    ("site 1: .*got scalar array(.|\n)*; expected a table", None),
+    ("site 1 is a NoneType; give an array", None),
+    ("site 1 is a dict; give an array", SECOND.to_dict("list")),
     ("site 1: .*got 1D array(.|\n)*; expected a table", SECOND.to_numpy()[0]),
 ]
 
@@ -154,6 +155,11 @@ def test_names_that_are_twice_or_no_texts():
     assert not hasattr(model, "feature_names_in_")
     frames = [pd.DataFrame(arrays[0]), pd.DataFrame(arrays[1])[[1, 0, 2, 3]]]
     refused("expected the same names, in any order if they are texts", model.fit, frames, TARGETS[:2])
+    # By their names' texts they are found, where features= has them, and in a Table 1.
+    named = {"features": list("0123"), "app": {"features": range(4)}}
+    data = list(zip([*frames, arrays[2]], TARGETS, strict=True))
+    assert_array_equal(over_a_grid(data, **named).coef_, fit_here(SITES).coef_)
+    assert model.describe(frames, TARGETS[:2]) == model.describe(list(map(pd.DataFrame, arrays[:2])), TARGETS[:2])
     # With coefficients of the fit before beside columns of this one it would predict wrongly.
     refused("not fitted", model.predict, ROWS, kind=ValueError)
 
@@ -471,6 +477,7 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
     read = Codebook({"age": Column(missing=[-9.9, "?"])}).read({"age": [Decimal(6), Decimal("-9.9"), "?", None, pd.NA]})
     assert_array_equal(read["age"], [6.0, *[np.nan] * 4])
     # And numbers in single precision are those that are written.
+    refused("is an Arrow; give", BOOK.read, type("Arrow", (list,), {"column_names": ["age"], "columns": [[6.0]]})())
     read = Codebook({"age": Column(range=(0.1, 9.0), missing=[-99.9])}).read({"age": np.float32([0.1, -99.9])})
     assert_array_equal(read["age"], [0.1, np.nan])
 

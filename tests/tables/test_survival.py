@@ -78,8 +78,7 @@ def test_the_solution_is_that_of_pooled_rows_stratified_by_site(ties, alpha, l1_
         y, mass = np.vstack(PLAIN), np.arange(360) % 3.0
         kept = mass > 0.0
         options = {"ties": ties, "strata": ROWS[kept], "sample_weight": mass[kept]}
-        whole = CoxRegression(ALL[kept], y[kept, 0], y[kept, 1], **options)
-        best = centralized_solution([whole], psi, tol=1e-12)
+        best = centralized_solution([CoxRegression(ALL[kept], *y[kept].T[:2], **options)], psi, tol=1e-12)
         for unit in (1.0, 1e-3):
             assert_allclose(model.fit(X, PLAIN, np.split(unit * mass, 4)).coef_, best, atol=1e-8)
         scaled = clone(model).set_params(standardize=True).fit(X, PLAIN, np.split(mass, 4)).summary().table()
@@ -148,8 +147,7 @@ def test_events_are_counted_and_not_the_rarer_of_events_and_censored_rows():
 
 def test_the_test_of_proportional_hazards_is_that_of_lifelines():
     lifelines = pytest.importorskip("lifelines")
-    rng = np.random.default_rng(0)
-    frame = X[0].assign(time=TIMES[0]["time"] + 0.01 * rng.random(90), event=TIMES[0]["event"])
+    frame = X[0].assign(time=TIMES[0]["time"] + 0.01 * np.random.default_rng(0).random(90), event=TIMES[0]["event"])
     fitter = lifelines.CoxPHFitter().fit(frame, "time", "event")
     other = lifelines.statistics.proportional_hazard_test(fitter, frame, "rank").summary["p"]
     model = FederatedCoxRegression().fit(X[0], frame[["time", "event"]], intervals=True)
@@ -186,11 +184,16 @@ def test_targets_of_another_form_are_refused_in_words():
         (FIRST.assign(entry=FIRST["time"]), r"entry\[0\] is not before times\[0\]"),
         (PLAIN[0] * [1, 0], "no client has an event while somebody else of its stratum is at risk"),
         (DATES.drop(columns="entry"), "y has dates, and no 'entry'"),
+        (DATES.assign(entry=0.0), "y has dates, and no 'entry'"),
+        (DATES.assign(time=20000.0), "y has dates, and no 'entry' or time of dates"),
         # A date that is missing is not the earliest one.
         (DATES.assign(time=DATES["time"].mask(np.arange(90) < 5)), r"site 0: .*y\['time'\] in 5 of 90 rows"),
         (DATES.assign(entry=DATES["entry"].mask(np.arange(90) < 5)), r"site 0: .*y\['entry'\] in 5 of 90 rows"),
     ):
         refused(message, FederatedCoxRegression().fit, X[:1], [y])
+    dated = DATES.assign(event=FIRST["event"].to_numpy())
+    python = dated.assign(time=DATES["time"].dt.date, entry=DATES["entry"].dt.date)
+    assert_array_equal(*(FederatedCoxRegression().fit(X[:1], [y]).coef_ for y in (dated, python)))
     alone = FIRST.assign(strata=range(90))
     for weights in (None, [np.arange(1.0, 91.0)]):
         refused("no client has an event while somebody else", FederatedCoxRegression().fit, X[:1], [alone], weights)
@@ -236,6 +239,7 @@ def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
     for given, message in (
         ({"times": []}, r"times=\[\]; expected numbers"),
         ({"times": ["a", pd.NaT]}, r"times=\['a', NaT\]; expected numbers"),
+        ({"times": [pd.Timestamp(2026, 1, 1)]}, r"times=\[Timestamp.*; expected numbers"),
         ({"times": [1.0], "by": "no"}, "by='no' is no feature; expected one of age"),
         ({"times": [1.0], "by": "age"}, "other entries than 0 and 1 at this site"),
     ):
@@ -507,6 +511,7 @@ def test_what_is_no_count_is_refused():
         (FRAME.rename(columns={"exposure": "offset"}), r"y has the fields .*'offset'.*in a frame, 'exposure'"),
         (np.where(np.arange(300) == 4, -1, COUNTS), r"1: counts\[1\] is -1; expected numbers >= 0"),
         (np.array(["a"] * 300), "expected numbers: counts"),
+        (FRAME.assign(exposure=pd.Timestamp(2026, 1, 1)), "expected numbers: counts"),
     ):
         refused(message, counted, 1.0, y)
     refused("^without fold 1 of 2: all counts are 0", counted, 1.0, np.eye(300)[0], cv=2)
