@@ -62,8 +62,9 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
     whole = Client("X", None, X, y, sample_weight)
     # A sparse matrix of keys is a dict.
     if isinstance(X, Mapping) and not is_sparse(X):
-        if not X:
-            raise ConfigurationError("X is a dict without sites; expected the table of each, by its name")
+        # None is the site of one X that is still to be dealt.
+        if not X or None in X:
+            raise ConfigurationError("X is a dict without sites, or of one named None; expected each table by its name")
         sites = list(X)
         y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
         X = list(X.values())

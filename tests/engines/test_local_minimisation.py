@@ -172,8 +172,7 @@ def test_a_quadratic_that_falls_without_end_is_named(d):
     refused(r"no unique minimiser: it falls .*alpha > 0", minimise, loss, shift=rng.standard_normal(d + 1))
     # Without that slope, it has minimisers, and finds one.
     assert minimise(loss, Minimise(tolerance=1e-8)).reached
-    inside = loss.gradient(rng.standard_normal(d + 1), None)
-    assert minimise(loss, Minimise(tolerance=1e-8), shift=inside).reached
+    assert minimise(loss, Minimise(tolerance=1e-8), shift=loss.gradient(rng.standard_normal(d + 1), None)).reached
 
 
 @pytest.mark.parametrize("l2", [0.0, 1e-2])

@@ -394,7 +394,8 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
         ((X[:1], y[:1]), 0, "without=0: there is no other site, so nothing is left to fit to"),
     ):
         refused(message, model.fit, *given, without=wrong)
-    refused("X is a dict without sites", model.fit, {}, {})
+    for names in ([], [None, "b"]):
+        refused("X is a dict without sites", model.fit, *(dict(zip(names, own, strict=False)) for own in (X, y)))
     for wrong in (dict(zip("dcbe", y, strict=True)), dict(zip("dcb", y[:3], strict=True)), y):
         refused(r"X is a dict of the sites .*, and beside it is", model.fit, tables, wrong)
 
