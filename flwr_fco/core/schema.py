@@ -58,10 +58,11 @@ def is_missing(entry: Any) -> bool:
 def undated(given: Any) -> Any:
     """Return dates and spans, also Python's, in microseconds, whatever their resolution is; others as they are."""
     own = np.asarray(given)
-    for kind, each in (("m", timedelta), ("M", date)):
-        if own.dtype.kind == kind or (own.size and all(isinstance(entry, each) for entry in own.flat)):
-            return own.astype(f"{kind}8[us]")
-    return own
+    each = own.flat if own.dtype == object else ()
+    # Dates with a time of day may have a zone.
+    kinds = {"m" if isinstance(entry, timedelta) else "M" if type(entry) is date else "O" for entry in each}
+    kind, *others = kinds or {own.dtype.kind}
+    return own.astype(f"{kind}8[us]") if kind in "mM" and not others else own
 
 
 def difference(site: str, names: Names, others: str, theirs: Names, *, classes: bool) -> str:

@@ -330,7 +330,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             codebook it is the site's table as it comes, alone if the outcome is in it.
         classes : array-like, default (0, 1)
             All classes of a classifier's federation, the same at every site, which need not have all of them.
-        features : sequence of str, optional
+        features : int or sequence of str, optional
             The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
