@@ -263,8 +263,8 @@ def layout_of(arrays: Mapping[str, Array], apply_to: Any, pass_through: Any) -> 
 
 def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return a model under the user's names and in the user's dtypes."""
-    arrays = {**passed, **layout.unflatten(primal)}
-    return record_of({name: to_array(arrays[name]) for name in layout.names})
+    arrays = {**passed, **layout.views(primal)}
+    return record_of({e.name: to_array(arrays[e.name].astype(e.dtype, copy=False)) for e in layout.entries})
 
 
 def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
