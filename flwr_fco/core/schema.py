@@ -33,16 +33,18 @@ def names_of(given: Any) -> Names:
     Parameters
     ----------
     given : Any
-        A list, a tuple, an array or a pandas index. Names are texts, whole numbers or tuples; anything else might be
+        A list, a tuple, an array or a pandas index. Names are texts, numbers, dates or tuples; anything else might be
         data, and counts as no names.
 
     Examples
     --------
-    >>> names_of(["age", 1]), names_of(None), names_of([[0.5]])
-    (('age', '1'), None, None)
+    >>> names_of(["age", 1, 400.5]), names_of(None), names_of([[0.5]])
+    (('age', '1', '400.5'), None, None)
     """
     given = given.tolist() if hasattr(given, "tolist") else given
-    known = isinstance(given, list | tuple) and all(isinstance(name, str | int | tuple) for name in given)
+    # Wavelengths and days are names, too: columns in another order would be taken for each other's.
+    kinds = (str, int, float, date, tuple)
+    known = isinstance(given, list | tuple) and all(isinstance(own, kinds) and own == own for own in given)
     return tuple(map(str, given)) if known and given else None
 
 
