@@ -281,8 +281,11 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
 
 def square_lengths(features: Features, centre: Vector | None = None) -> Vector:
     """Return the squared distance of each row from a centre, by default from 0."""
+    if centre is not None and isinstance(features, np.ndarray):
+        # Far from 0 rounding of the squares would be more than what is left of them.
+        return np.concatenate([np.square(block - centre).sum(axis=1) for _, block in blocks(features)])
     lengths = np.concatenate([np.asarray((block**2).sum(axis=1)).reshape(-1) for _, block in blocks(features)])
-    return lengths if centre is None else lengths - 2.0 * (features @ centre) + centre @ centre
+    return lengths if centre is None else np.maximum(lengths - 2.0 * (features @ centre) + centre @ centre, 0.0)
 
 
 @np.errstate(over="ignore", invalid="ignore")
