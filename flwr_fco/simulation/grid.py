@@ -361,8 +361,8 @@ class RayGrid(InProcessGrid):
         self._ray = ray = import_ray(self.address)
         self._owns = not ray.is_initialized()
         self._actors = list[Any]()
-        #: What actors have been asked, by worker, until it is answered.
-        self._pending = dict[int, Any]()
+        #: Workers that have been asked something, or are about to be, until they have answered.
+        self._busy = set[int]()
         if self._owns:
             start_ray(ray, self.address)
         try:
@@ -422,10 +422,10 @@ class RayGrid(InProcessGrid):
 
     def states(self) -> dict[int, bytes]:
         """Return the clients' memories by node id, from all actors but those that an interrupt has left at work."""
-        waiting = [*self._pending.values()]
-        busy = self._ray.wait(waiting, num_returns=len(waiting), timeout=_MOMENT)[1] if waiting else ()
-        idle = [actor for k, actor in enumerate(self._actors) if self._pending.get(k) not in busy]
-        of_actors = self._ray.get([actor.call.remote("states") for actor in idle])
+        asked = [actor.call.remote("states") for actor in self._actors]
+        late = [asked[k] for k in self._busy]
+        at_work = self._ray.wait(late, num_returns=len(late), timeout=_MOMENT)[1] if late else ()
+        of_actors = self._ray.get([answer for answer in asked if answer not in at_work])
         return dict(sorted(pair for states in of_actors for pair in states.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
@@ -442,12 +442,15 @@ class RayGrid(InProcessGrid):
             left.setdefault(self._worker_of(node_id), []).append(i)
         found: list[Any] = [None] * len(node_ids)
         for attempt in range(_REPEATS + 1):
-            self._pending = {k: self._actors[k].call.remote(method, *given(own)) for k, own in left.items()}
-            for worker, answer in [*self._pending.items()]:
+            # Before they are asked: an interrupt may come while they are, of whom one never answers.
+            self._busy = set(left)
+            answers = {k: self._actors[k].call.remote(method, *given(own)) for k, own in left.items()}
+            for worker, answer in answers.items():
                 try:
                     for i, each in zip(left[worker], self._ray.get(answer), strict=True):
                         found[i] = each
-                    del left[worker], self._pending[worker]
+                    del left[worker]
+                    self._busy.remove(worker)
                 except self._ray.exceptions.RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, Exception) else error) from None
                 # Its actor has died, in whichever of Ray's words: of memory they are others.

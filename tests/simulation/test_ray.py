@@ -69,8 +69,8 @@ def test_every_strategy_gives_the_bits_of_one_process(kinds, ray):
 
 @on_ray
 @pytest.mark.parametrize("how", [KeyboardInterrupt, *nightly(RuntimeError, None)])
-def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray, tmp_path):
-    """An interrupt comes while a client hangs, and saves the run."""
+def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray, tmp_path, monkeypatch):
+    """An interrupt comes while a client hangs, before the last actor has been asked, and saves the run."""
     # What is free now may lack actors of a test before, which Ray is still ending.
     everything = ray.cluster_resources()["CPU"]
     here = os.getpid()
@@ -84,6 +84,12 @@ def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray, tmp_path
         if server_round == 2 and how is not None:
             raise how("enough")
 
+    def slowly(grid, method, node_ids, given):
+        # The second actor is asked when the first is at work.
+        return ask(grid, method, node_ids, lambda own: (0 in own or time.sleep(1.0), given(own))[1])
+
+    ask = RayGrid._ask
+    monkeypatch.setattr(RayGrid, "_ask", slowly)
     saved = Checkpoint(tmp_path / "run.npz")
     own = strategy(after(FedAvgSubgradient, "test-hanging", hangs))
     options = {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends, saved]}
