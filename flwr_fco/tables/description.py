@@ -13,7 +13,6 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
 from flwr_fco.tables.intervals import CLASSES, TIMES
-from flwr_fco.tables.reports import Reported, aligned_columns, class_names
+from flwr_fco.tables.reports import SHOWN, SHOWN_SITES, Reported, aligned_columns, class_names
 from flwr_fco.tables.sites import ROWS, TURN, asking, check_codebook, same_rows
 
 #: Chance of a warning, and of an error, in a federation of honest sites.
@@ -53,10 +52,8 @@ _FEW = 3.0
 SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
 #: What stands for a number that a site withholds: none of a table, of which no mean would be finite.
 WITHHELD = float(np.finfo(np.float64).min)
-#: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
+#: Columns above which their correlations are not looked at.
 _MOST_COLUMNS = 300
-_SHOWN = 40
-_SHOWN_SITES = 8
 #: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
 _WILD = 15.0
 _FAR = 10.0
@@ -111,14 +108,13 @@ class Facts(NamedTuple):
 
 def columns_of(model: Any, names: Sequence[str]) -> list[TableColumn]:
     """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
-    book = model.codebook
-    outcome = [] if book is None else [*book.outcome.items()]
-    own = [TableColumn(name) for name in names]
-    if book is not None:
-        own = [TableColumn(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
-    named = [TableColumn(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata", "exposure")]
+    book, outcome = ({}, {}) if model.codebook is None else (model.codebook.columns, model.codebook.outcome)
+    own = [TableColumn(name, tuple(map(str, of.levels)), of.unit) for name, of in book.items()]
+    own = own or [TableColumn(name) for name in names]
+    known = ("entry", "strata", "exposure")
+    named = [TableColumn(name, (), of.unit) for name, of in outcome.items() if name not in known]
     if model._kind is TIMES:
-        events = [each.name for each in named if book.outcome[each.name].levels] or ["event"]
+        events = [each.name for each in named if outcome[each.name].levels] or ["event"]
         time = next((each for each in named if each.name != events[0]), TableColumn("time"))
         return [*own, time._replace(is_time=True), TableColumn(events[0], ("0", "1"))]
     target = next(iter(named), TableColumn("y"))
@@ -400,7 +396,7 @@ def _rows(cells: Cells) -> list[dict[str, Any]]:
 def _text(cells: Cells) -> list[str]:
     """Return the lines of the table, a column for each site and one for all."""
     lines = [{"": "rows", **_line(cells, cells.rows[:, :1], "{:.0f}")}]
-    for c, own in enumerate(cells.columns[:_SHOWN]):
+    for c, own in enumerate(cells.columns[:SHOWN]):
         present, mean, deviation = cells.present[:, c], cells.mean[:, c], cells.deviation[:, c]
         for j, level in ((j, level) for j, (place, level) in enumerate(cells.levels) if place == c):
             counts = np.append(cells.counts[:, j], cells.counts[:, j].sum())
@@ -416,11 +412,11 @@ def _text(cells: Cells) -> list[str]:
             lines.append({"": "  quartiles", **_line(cells, cells.quartiles[:, c], "{:.3g}, {:.3g}, {:.3g}")})
         if not (cells.missing[:, c] == 0.0).all():
             lines.append({"": "  missing", **_line(cells, cells.missing[:, c : c + 1], "{:.0f}")})
-    if len(cells.sites) > _SHOWN_SITES:
+    if len(cells.sites) > SHOWN_SITES:
         # A line for each site, and what belongs to another line is in the table alone.
         own_lines = [line for line in lines if not line[""].startswith(" ")]
         lines = [{"": site} | {line[""]: line[site] for line in own_lines} for site in [*cells.sites, "all"]]
-    more = [f"    and {len(cells.columns) - _SHOWN} more columns: .table()"] * (len(cells.columns) > _SHOWN)
+    more = [f"    and {len(cells.columns) - SHOWN} more columns: .table()"] * (len(cells.columns) > SHOWN)
     return ["Table 1: mean (standard deviation), or rows (share); - is withheld", *aligned_columns(lines), *more]
 
 
@@ -488,6 +484,10 @@ class Cells:
         Correlations of the model's columns with what the outcome's mean leaves.
     widest, repeated : ndarray, shape (M,)
         The largest eigenvalue of the correlations of the model's columns, and the part of rows that are there before.
+    shares : ndarray, shape (M, C)
+        The shares of 1 in columns of 0 and 1, of 2 in those of 1 and 2, and so on; NaN in all others.
+    binary : ndarray of bool, shape (C,)
+        Which columns are two neighbouring whole numbers at all sites.
     """
 
     def __init__(self, columns: Sequence[TableColumn], features: Sequence[str], answers: Mapping[str, Answer]) -> None:
@@ -513,19 +513,11 @@ class Cells:
         self.missing = self.rows - known
         #: All rows where a site withholds how many have an entry.
         self.present = np.where(np.isnan(known), self.rows, known)
-
-    @cached_property
-    def shares(self) -> NDArray[np.float64]:
-        """The shares of 1 in columns of 0 and 1, of 2 in those of 1 and 2, and so on; NaN in all others."""
         variance = np.square(self.deviation) * (1.0 - 1.0 / np.maximum(self.present, 1.0))
         share = self.mean - np.where(np.fmax.reduce(self.deviation) > 0.0, np.floor(np.fmin.reduce(self.mean)), 0.0)
         two = np.isclose(variance, share * (1.0 - share), rtol=1e-9, atol=1e-12) | np.isnan(share)
-        return np.where(two.all(axis=0), share, np.nan)
-
-    @property
-    def binary(self) -> NDArray[np.bool_]:
-        """Which columns are two neighbouring whole numbers at all sites, shape (C,)."""
-        return np.asarray(np.isfinite(self.shares).any(axis=0))
+        self.shares = np.where(two.all(axis=0), share, np.nan)
+        self.binary = np.isfinite(self.shares).any(axis=0)
 
 
 def findings(cells: Cells) -> list[Finding]:

@@ -35,18 +35,16 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import gammaln, xlogy
 
+from flwr_fco.algorithms.newton.model import Matrix, unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
-from flwr_fco.algorithms.newton.model import unpacked
 from flwr_fco.client_apps.client import answers_to
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, SeparableError
 from flwr_fco.kernels.quadratic import descend
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS, unwarned
 from flwr_fco.objectives.survival import time_trend
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 #: Strengths of the lasso, times the noise, and of the nodewise lassos, relative to sqrt(log d / n), for columns of
 #: variance 1. Large ones leave a bias that intervals do not know of (docs/how-to/inference.md).
@@ -202,8 +200,7 @@ def minimum(
         if (grown := np.flatnonzero(variances > _SEPARABLE * first)).size:
             raise SeparableError("the outcome is separable", indices=grown.tolist())
         step = inverse @ found.gradient
-        before = left
-        left = found.rows * float(found.gradient @ step)
+        before, left = left, found.rows * float(found.gradient @ step)
         # Steps that do not get shorter are rounding.
         if left <= _LAST or 0.25 * before < left <= _SHORT or (squares and number):
             return found, inverse, step
@@ -371,7 +368,17 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     product = gram @ (units * w) - gradient / units
     squares = 2.0 * loss + float((units * w) @ (product + gradient / units)) - 2.0 * float(gradient @ w)
     base = math.sqrt(math.log(max(count, 2)) / n)
-    b, noise, degrees = _scaled_lasso(gram, product, squares, base, n, sums.point.size - count + sums.intercepts)
+    b, noise = np.zeros(count), squares
+    # The lasso whose strength fits the variance of its residuals.
+    for _ in range(_TIMES):
+        b = _lasso(gram, product, _LASSO * base * math.sqrt(noise), b, np.arange(count))
+        degrees = n - np.count_nonzero(b) - (sums.point.size - count + sums.intercepts)
+        if degrees < 0.25 * n:
+            prefix = f"there are no intervals: of {n:.0f} rows {degrees:.0f} are left for the noise, after a lasso"
+            raise ConfigurationError(f"{prefix} of {count} columns; take more rows or fewer columns")
+        before, noise = noise, (squares + float(b @ (gram @ b - 2.0 * product))) * n / degrees
+        if not abs(noise - before) > 1e-3 * noise:
+            break
     _remaining(sums, 0.5 * noise)
     theta = np.empty((count, count))
     for j in range(count):
@@ -385,30 +392,10 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     return Estimates(estimate / units, covariance, degrees, how)
 
 
-def _scaled_lasso(
-    gram: Matrix, product: Vector, squares: float, base: float, n: float, intercepts: float
-) -> tuple[Vector, float, float]:
-    """Return the lasso whose strength fits the variance of its residuals, this variance, and its degrees of freedom."""
-    b = np.zeros(product.size)
-    noise = squares
-    for _ in range(_TIMES):
-        b = _lasso(gram, product, _LASSO * base * math.sqrt(noise), b, np.arange(b.size))
-        degrees = n - np.count_nonzero(b) - intercepts
-        if degrees < 0.25 * n:
-            prefix = f"there are no intervals: of {n:.0f} rows {degrees:.0f} are left for the noise, after a lasso"
-            raise ConfigurationError(f"{prefix} of {product.size} columns; take more rows or fewer columns")
-        before = noise
-        noise = (squares + float(b @ (gram @ b - 2.0 * product))) * n / degrees
-        if not abs(noise - before) > 1e-3 * noise:
-            break
-    return b, noise, degrees
-
-
 def _lasso(gram: Matrix, product: Vector, strength: float, start: Vector, on: NDArray[np.int64]) -> Vector:
     """Return argmin over the coordinates `on` of 1/2 b' gram b - <product, b> + strength ||b||_1."""
     b = start.copy()
-    size = start.size
-    terms = np.array([np.full(size, strength), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf)])
+    terms = np.outer((strength, 0.0, -np.inf, np.inf), np.ones(b.size))
     blocks = on, np.arange(on.size + 1), np.zeros(on.size), np.ones(on.size)
     descend(gram, gram @ b - product, b, terms, *blocks, _SWEEPS, _RELATIVE, _ABSOLUTE)
     return b
@@ -472,9 +459,12 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     nothing. With ``clustered``, also the sum over the clusters of the outer products of their gradients, over the rows,
     and their number: by default each row is a cluster.
     """
-    w = question.vectors["primal"]
-    numbers = question.numbers
-    used: Any = _with_own_intercept(objective, numbers) if numbers["own"] else objective
+    w, numbers = question.vectors["primal"], question.numbers
+    used: Any = objective
+    if numbers["own"] and getattr(objective, "intercept", False):
+        few = isinstance(objective, Logistic) and objective.num_examples < FEWEST_ROWS
+        # Few rows of classes share an intercept, if any.
+        used = (objective if numbers["pooled"] else None) if few else unwarned(used)
     size = w.size
     upper = np.triu_indices(size)
     loss = clusters = 0.0
@@ -495,23 +485,12 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     return Answer({"loss": loss, "clusters": clusters}, vectors)
 
 
-def _with_own_intercept(objective: Any, numbers: Any) -> Any:
-    """Return the loss at the site's best intercept; of few rows of classes with the common one, or None."""
-    if isinstance(objective, SiteIntercept) or not getattr(objective, "intercept", False):
-        return objective
-    if isinstance(objective, Logistic) and objective.num_examples < FEWEST_ROWS:
-        return objective if numbers["pooled"] else None
-    return unwarned(objective)
-
-
 def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> NDArray[np.float64]:
     """Return the sums of rows with the same cluster; the rows themselves without clusters."""
     if clusters is None:
         return rows
-    _, codes = np.unique(clusters, return_inverse=True)
-    sums = np.zeros((codes.max() + 1, rows.shape[1]))
-    np.add.at(sums, codes, rows)
-    return sums
+    codes = np.unique(clusters, return_inverse=True)[1]
+    return np.column_stack([np.bincount(codes, own) for own in rows.T])
 
 
 @answers_to("estimates", hessians=1)
@@ -586,7 +565,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     return (found.estimate, found.error, freedom) if found.error.all() else None
 
 
-def events_of(objective: Objective) -> tuple[int, int]:
+def events_of(objective: Any) -> tuple[int, int]:
     """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
 
     With an intercept of its own, the rows of a site of one class say nothing, and do not count.
@@ -597,18 +576,16 @@ def events_of(objective: Objective) -> tuple[int, int]:
         The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
     """
     rows = objective.num_examples
-    labels = getattr(objective, "labels", None)
     if _is_squares(objective):
         return rows, rows
-    if labels is None or hasattr(objective, "num_events"):
-        return int(getattr(objective, "num_events", 0)), rows
-    idle = isinstance(objective, SiteIntercept) and objective.adds_nothing
-    ones = int(np.count_nonzero(np.asarray(labels) == 1))
-    return (0, 0) if idle else (ones, rows - ones)
+    if hasattr(objective, "num_events") or not hasattr(objective, "labels"):
+        return getattr(objective, "num_events", 0), rows
+    ones = int(np.count_nonzero(objective.labels == 1))
+    return (0, 0) if getattr(objective, "adds_nothing", False) else (ones, rows - ones)
 
 
 def _is_squares(objective: Objective) -> bool:
-    return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
+    return isinstance(getattr(objective, "with_intercept", objective), LeastSquares)
 
 
 @answers_to("trend", of=CoxRegression)

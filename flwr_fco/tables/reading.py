@@ -287,14 +287,14 @@ def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) ->
     for kind, is_one in (("missing (NaN)", is_missing), ("infinite", (-math.inf, math.inf).__contains__)):
         if lacking := {name: n for name, entries in columns.items() if (n := sum(map(is_one, entries)))}:
             found = [f"{name}{f' in {n} of {len(columns[name])} rows' * counted}" for name, n in lacking.items()]
-            return f"entries are {kind}: {', '.join(found[:_NAMED])}. {advice}"
+            return f"entries are {kind}: {', '.join(found[:5])}. {advice}"
     return ""
 
 
 def _columns(prefix: str, table: Any, names: Names) -> dict[str, list[Any]]:
     """Return the entries of each column by name; none of what is sparse or has no rows of equal length."""
     try:
-        array = np.zeros(()) if is_sparse(table) else np.asarray(table)
+        array: Any = np.zeros(()) if is_sparse(table) else np.asarray(table)
     except (TypeError, ValueError):
         return {}
     own = [*table.columns] if hasattr(table, "columns") else [*(array.dtype.names or ())]
@@ -302,8 +302,7 @@ def _columns(prefix: str, table: Any, names: Names) -> dict[str, list[Any]]:
         return {f"{prefix}[{name!r}]": np.asarray(table[name]).tolist() for name in own}
     if array.ndim == 2:
         return {f"{prefix}[{names[j] if names else j!r}]": column.tolist() for j, column in enumerate(array.T)}
-    entries: Any = array.tolist()
-    return {prefix: entries} if array.ndim else {}
+    return {prefix: array.tolist()} if array.ndim else {}
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -318,20 +317,17 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     held = {site: dict.fromkeys(own.tolist()) for site, own in labels.items()}
     texts = {site: any(isinstance(label, str) for label in own) for site, own in held.items()}
     here = next(iter(held))
+    if odd := [site for site in held if texts[site] != texts[here]]:
+        raise ConfigurationError(f"{odd[0]} has other labels than {here}: texts and numbers; expected one kind")
     signs = set[Any]().union(*held.values()) == {-1, 0, 1}
-    codings: dict[Any, list[tuple[str, Any]]] = {}
-    for site, own in held.items():
-        if texts[site] != texts[here]:
-            raise ConfigurationError(f"{site} has other labels than {here}: texts and numbers; expected one kind")
-        for label in own:
-            key = label.strip().casefold() if isinstance(label, str) else max(label, 0) if signs else label
-            codings.setdefault(key, []).append((site, label))
-    for (first, one), *others in codings.values():
-        for second, other in others:
-            if one != other and not any({one, other} <= own.keys() for own in held.values()):
-                prefix = f"{first} has labels {one!r}, {second} has labels {other!r}, and none has both"
-                advice = "Write it in the same way at every client; three classes need names, such as 'low'"
-                raise ConfigurationError(f"{prefix}: these are two codings of one class. {advice}")
+    known = dict[Any, tuple[str, Any]]()
+    for second, other in ((site, label) for site, own in held.items() for label in own):
+        key = other.strip().casefold() if isinstance(other, str) else max(other, 0) if signs else other
+        first, one = known.setdefault(key, (second, other))
+        if one != other and not any({one, other} <= own.keys() for own in held.values()):
+            prefix = f"{first} has labels {one!r}, {second} has labels {other!r}, and none has both"
+            advice = "Write it in the same way at every client; three classes need names, such as 'low'"
+            raise ConfigurationError(f"{prefix}: these are two codings of one class. {advice}")
 
 
 def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -397,10 +393,6 @@ def row_weights(weights: Any, features: Any) -> Vector:
     checked = column_or_1d(check_array(given, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
     check_consistent_length(features, checked)
     return np.asarray(checked)
-
-
-#: Columns named in an error.
-_NAMED = 5
 
 
 def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:

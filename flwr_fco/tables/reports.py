@@ -46,7 +46,7 @@ from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.client_apps.client import answers_to
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import printable
+from flwr_fco.core.validation import plain, printable
 from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Logistic, Objective
@@ -59,9 +59,9 @@ from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES, COMPARED, ESTIMATED, SQUARES, Table
 from flwr_fco.tables.sites import called, check_codebook, reasons_of
 
-#: Coefficients in the text of a summary, and sites with their own estimates, at most.
-_SHOWN = 40
-_SHOWN_SITES = 8
+#: Columns in the text of a table, and sites that are columns of it, at most.
+SHOWN = 40
+SHOWN_SITES = 8
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8
 _MERGED = (1, 2, 4)
@@ -101,6 +101,17 @@ def _cell(value: Any, digits: int) -> str:
         return printable(str(value))
     # 1234 and not 1.23e+03.
     return f"{value:.0f}" if 10.0**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
+
+
+def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a table's rows, of its columns.
+
+    Examples
+    --------
+    >>> rows_of({"time": np.array([1.0, 2.0]), "group": ["a", "b"]})
+    [{'time': 1.0, 'group': 'a'}, {'time': 2.0, 'group': 'b'}]
+    """
+    return [dict(zip(columns, own, strict=True)) for own in zip(*map(plain, columns.values()), strict=True)]
 
 
 def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
@@ -149,15 +160,13 @@ def summary_of(model: Any) -> Summary:
     check_is_fitted(model)
     # A column for each class; of squares, and of two classes, a single one.
     w = np.atleast_2d(model.coef_).T
-    names = model._names(len(w))
     labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in model.classes_]
-    columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
     more = {"penalty_factor": model._factors, "deviation": model._scales}
-    columns |= {name: own.tolist() for name, own in more.items() if own is not None}
-    rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
+    columns = {"feature": [*map(str, model._names(len(w)))]} | dict(zip(labels, w.T, strict=True))
+    rows = rows_of(columns | {name: own for name, own in more.items() if own is not None})
     size = np.abs(w).max(axis=1)
     count = int(np.count_nonzero(size))
-    shown = [rows[j] for j in np.argsort(-size, kind="stable")[: min(count, _SHOWN)]]
+    shown = [rows[j] for j in np.argsort(-size, kind="stable")[: min(count, SHOWN)]]
     if model._common_intercept:
         intercepts = np.atleast_1d(model.intercept_).tolist()
         shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
@@ -170,7 +179,7 @@ def summary_of(model: Any) -> Summary:
         lines.insert(2, ("Odds", f"of {one} against {other}"))
     lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
     text = aligned_columns(shown)
-    text += [f"    and {count - _SHOWN} more; all features: .table()"] * (count > _SHOWN)
+    text += [f"    and {count - SHOWN} more; all features: .table()"] * (count > SHOWN)
     text += _with_intervals(model._table, rows)
     if model._on_trust:
         text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
@@ -184,15 +193,14 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     own, sites = table.rows, table.sites
     for j, row in enumerate(rows):
         row |= own.get(j, dict.fromkeys(next(iter(own.values())), math.nan))
-    shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
+    shown = list(own) if len(own) <= SHOWN else sorted(own, key=lambda j: own[j]["p"])[:SHOWN]
     lines = [f"├── {title}: {about}" for title, about in table.lines]
     # A single site agrees with itself.
-    beside = (COMPARED, sites if len(sites) <= _SHOWN_SITES else ()) if table.rows_of[1] > 1 else ()
+    beside = [COMPARED, *[sites] * (0 < len(sites) <= SHOWN_SITES)] * (table.rows_of[1] > 1)
     for names in (ESTIMATED, *beside):
-        if names:
-            cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
-            lines += aligned_columns(cells)
-    lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]])
+        cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
+        lines += aligned_columns(cells)
+    lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:SHOWN]])
     lines += [f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()"] * (len(own) > len(shown))
     return lines
 
@@ -260,10 +268,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     if inverse is None:
         raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
     columns = found.inferred(values, np.sqrt(np.diag(spread)), model._intervals.level)
-    rows = [
-        {"contrast": _written(combination), **{name: float(own[row]) for name, own in columns.items()}}
-        for row, combination in enumerate(given)
-    ]
+    rows = rows_of({"contrast": [*map(_written, given)]} | columns)
     statistic = float(values @ inverse @ values) / (1.0 if math.isinf(found.degrees) else len(given))
     return _tested("Wald's test that all are 0", rows, statistic, len(given), found.degrees)
 
@@ -282,30 +287,26 @@ def compared(model: Any, other: Any) -> Tested:
     pair = sorted((model, other), key=lambda own: -len(_table_of(own).found.estimate))
     large, small = tables = [own._table for own in pair]
     slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in pair]
-    names = [set(own) for own in slopes]
+    names = [own.keys() for own in slopes]
     if not names[1] < names[0]:
         own = f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} of their own"
         raise ConfigurationError(f"expected a model with some of the other's columns and no others; these have {own}")
-    same = large.rows_of == small.rows_of
     # Of the same rows and outcome the derivatives by a column at 0 are the same.
     values = np.array([[own[name] for name in names[1]] for own in slopes])
     apart = not np.allclose(values[0], values[1], rtol=1e-9, atol=1e-9 * float(abs(values).max()))
-    if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
+    if len({(own._kind, own._table.rows_of, own.fit_intercept) for own in pair}) > 1 or apart:
         raise ConfigurationError("expected two models of the same rows, sites, outcome, intercepts and columns' units")
     if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:
         prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
         raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")
     count = len(names[0]) - len(names[1])
-    rows = [
-        {"model": kind, "columns": len(own), "log likelihood": table.found.log_likelihood}
-        for kind, own, table in zip(("larger", "smaller"), names, tables, strict=True)
-    ]
+    likelihoods = [own.found.log_likelihood for own in tables]
+    rows = rows_of({"model": ["larger", "smaller"], "columns": [*map(len, names)], "log likelihood": likelihoods})
     if model._kind is SQUARES:
-        squares = [found.noise * found.degrees for found in (large.found, small.found)]
+        squares = [own.found.noise * own.found.degrees for own in tables]
         ratio = (squares[1] - squares[0]) / count / large.found.noise
         return _tested("Ratio of mean squares", rows, ratio, count, large.found.degrees, 6)
-    statistic = 2.0 * (large.found.log_likelihood - small.found.log_likelihood)
-    return _tested("Likelihood ratio", rows, statistic, count, math.inf, 6)
+    return _tested("Likelihood ratio", rows, 2.0 * (likelihoods[0] - likelihoods[1]), count, math.inf, 6)
 
 
 def _numbered(edges: Vector) -> dict[str, float]:
@@ -329,12 +330,11 @@ def quality(question: Question, objective: Objective) -> Answer:
     w = question.vectors["primal"]
     scores = own.scores(w)
     numbers = {"mean": float(scores.mean()), "square": float(scores @ scores / scores.size), "brier": 0.0}
+    ones = own.labels == 1
+    events = int(ones.sum())
     if isinstance(own, CoxRegression):
         ordered, compared = concordance(own, w)
-        events = own.num_events
     else:
-        ones = own.labels == 1
-        events = int(ones.sum())
         # Mann and Whitney's U.
         ordered = float(stats.rankdata(scores)[ones].sum()) - 0.5 * events * (events + 1)
         compared = float(events) * (ones.size - events)
@@ -354,14 +354,15 @@ def calibration(question: Question, objective: Objective) -> Answer:
     return Answer({"loss": float(value)}, {"gradient": along @ gradient, "hessian": (along @ curved.T).ravel()})
 
 
-def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
-    """Return the bin of each row, and how many bins there are, with neighbours merged as the question says."""
+def bins_of(question: Question, objective: Objective) -> tuple[Any, NDArray[np.int64], int]:
+    """Return the loss that judges, each row's bin, and how many there are, with neighbours merged as is asked."""
+    own = judged(objective)
     edges = _edges_of(question.numbers)
     merged = int(question.numbers["merged"])
     if merged < 1 or merged & (merged - 1):
         # Differences of bins that are not nested are smaller than any of them.
         raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
-    return np.searchsorted(edges, own.scores(question.vectors["primal"])) // merged, len(edges) // merged + 1
+    return own, np.searchsorted(edges, own.scores(question.vectors["primal"])) // merged, len(edges) // merged + 1
 
 
 def judged(objective: Any) -> Any:
@@ -374,7 +375,7 @@ def judged(objective: Any) -> Any:
 
 def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
     """Return the edges of the bins at a point, of which merged neighbours are no others, and the rows of each bin."""
-    place, count = bins_of(question, judged(objective))
+    _, place, count = bins_of(question, objective)
     parts = (np.flatnonzero(place == number) for number in range(count))
     return _edges_of(question.numbers).tobytes() + question.vectors["primal"].tobytes(), parts
 
@@ -382,9 +383,8 @@ def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, I
 @answers_to("bins", division=division_of_bins, of=CoxRegression | Logistic)
 def bins(question: Question, objective: Objective) -> Answer:
     """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
-    own = judged(objective)
+    own, place, count = bins_of(question, objective)
     w = question.vectors["primal"]
-    place, count = bins_of(question, own)
     expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
     each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
     return Answer({"reported": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})
@@ -462,8 +462,8 @@ def quality_of(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
             reported = ask("bins", {**_numbered(edges), "merged": float(merged)}, shapes, "reported")
             if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
                 sums = np.sum([[own.examples * own.vectors[name] for name in shapes] for own in reported], axis=0)
-                columns = [*edges[merged - 1 :: merged].tolist(), math.inf], *sums.tolist()
-                bins = [dict(zip(("up to", *shapes), own, strict=True)) for own in zip(*columns, strict=True)]
+                ends = [*edges[merged - 1 :: merged].tolist(), math.inf]
+                bins = rows_of({"up to": ends, **dict(zip(shapes, sums, strict=True))})
                 break
         else:
             withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
@@ -669,8 +669,8 @@ def curves_of(run: Run, sites: Sequence[Any], model: Any, ends: Vector, by: str 
             spread = survival * relative
         columns = {"time": ends, "at risk": n, "events": d, "survival": survival, "standard error": spread}
         columns |= {"lower": ends_of[0], "upper": np.minimum(ends_of[1], 1.0)}
-        name = {} if by is None else {"group": f"{by}={group}"}
-        rows += [name | dict(zip(columns, own, strict=True)) for own in np.column_stack([*columns.values()]).tolist()]
+        name = {} if by is None else {"group": [f"{by}={group}"] * ends.size}
+        rows += rows_of(name | columns)
     observed, expected, variance = np.sum([own.vectors["test"] for own in answers], axis=0).tolist()
     statistic = (observed - expected) ** 2 / variance if by is not None and variance > 0.0 else np.nan
     p = float(stats.chi2.sf(statistic, 1))
