@@ -135,8 +135,7 @@ class Column(Choice):
     @property
     def shown(self) -> list[Any]:
         """The levels that have a column of the model: all but the reference."""
-        reference = self.levels[0] if self.reference is None and self.levels else self.reference
-        return [level for level in self.levels if level != reference]
+        return [own for own in self.levels if own != (self.levels[0] if self.reference is None else self.reference)]
 
     def names(self, name: str) -> list[str]:
         """Return the names of the model's columns that it becomes."""
@@ -385,13 +384,11 @@ class Codebook(Choice):
 
     def target(self, values: Mapping[str, Vector]) -> Any:
         """Return the outcome of parsed entries: one array, or of several columns an array of them by name."""
-        own = {
-            name: np.asarray(column.levels)[values[name].astype(np.int64)] if column.levels else values[name]
-            for name, column in self.outcome.items()
-        }
-        if len(own) == 1:
-            return next(iter(own.values()))
+        own = dict[str, Any]()
         for name, column in self.outcome.items():
+            own[name] = np.asarray(column.levels)[values[name].astype(np.int64)] if column.levels else values[name]
+            if len(self.outcome) == 1:
+                return own[name]
             if len(column.levels) == 2:
                 own[name] = own[name] == column.shown[0]
         return np.array([*zip(*own.values(), strict=True)], dtype=[(name, each.dtype) for name, each in own.items()])

@@ -34,7 +34,7 @@ from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import SHOWN, SHOWN_SITES, Reported, aligned_columns, class_names
-from flwr_fco.tables.sites import ROWS, TURN, asking, check_codebook, same_rows
+from flwr_fco.tables.sites import ROWS, TURN, asking, ready, same_rows
 
 #: Chance of a warning, and of an error, in a federation of honest sites.
 WARNS = 0.05
@@ -138,10 +138,8 @@ def description(question: Question, objective: Any) -> Answer:
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
-    check_codebook(question, objective)
+    ready(question, objective)
     limits = facts.disclosure
-    # Not about the centre of a fit that has not ended.
-    objective.shift(np.zeros(objective.features.shape[1]))
     rows = dense(objective.features)
     ends = [objective.times, objective.labels == 1] if isinstance(objective, CoxRegression) else [_targets(objective)]
     count = len(facts.columns) - len(ends)

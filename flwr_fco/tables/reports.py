@@ -57,7 +57,7 @@ from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES, COMPARED, ESTIMATED, SQUARES, Table
-from flwr_fco.tables.sites import called, check_codebook, reasons_of
+from flwr_fco.tables.sites import called, ready, reasons_of
 
 #: Columns in the text of a table, and sites that are columns of it, at most.
 SHOWN = 40
@@ -325,7 +325,7 @@ def _edges_of(numbers: Mapping[str, float]) -> Vector:
 @answers_to("quality", of=CoxRegression | Logistic)
 def quality(question: Question, objective: Objective) -> Answer:
     """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
-    check_codebook(question, objective)
+    ready(question, objective)
     own = judged(objective)
     w = question.vectors["primal"]
     scores = own.scores(w)
@@ -554,16 +554,13 @@ def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
 
 def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64]]:
     """Return the times asked for, and the group of each row."""
-    check_codebook(question, objective)
+    ready(question, objective)
     numbers = question.numbers
     times = _edges_of(numbers)
     if _BY not in numbers:
         return times, np.zeros(objective.num_examples, dtype=np.int64)
-    columns = objective.features.shape[1]
-    if numbers[_BY] not in range(columns):
+    if numbers[_BY] not in range(columns := objective.features.shape[1]):
         raise ConfigurationError(f"the server asks for survival by column {numbers[_BY]:g} of {columns}, from 0")
-    # Without the centre of a fit that has not ended.
-    objective.shift(np.zeros(columns))
     column = dense(objective.features[:, [int(numbers[_BY])]])[:, 0]
     if not np.isin(column, (0.0, 1.0)).all():
         raise PublicError("survival by a column that has other entries than 0 and 1 at this site")

@@ -59,12 +59,14 @@ TURN = RLock()
 # --- at a site --------------------------------------------------------------------------------------------------------
 
 
-def check_codebook(question: Question, objective: Objective) -> None:
-    """Refuse a question about columns that are made by another codebook, or the loss of another estimator."""
+def ready(question: Question, objective: Any) -> None:
+    """Refuse a question about another codebook's columns, or another estimator's loss; end the centre of columns."""
     asked = question.numbers.get("codebook", 0.0)
     # A loss of one's own has no codebook, and may be of any kind.
     if asked != getattr(objective, "digest", asked % 1.0):
         raise PublicError(f"this site has {OTHER_CODEBOOK}")
+    # Of a fit that has not ended.
+    objective.shift(np.zeros(objective.features.shape[1]))
 
 
 @answers_to("first", of=Linear)
@@ -74,13 +76,11 @@ def first(question: Question, objective: Any) -> Answer:
     The loss is counted from the least that it can be, as that of weighted survival times may be below 0. ``weighted``
     is 1 if the weights are unequal. ``within`` are the variances of columns that vary in a stratum of survival times.
     """
-    check_codebook(question, objective)
+    ready(question, objective)
     has = objective.clusters is not None
     if question.numbers.get("clustered", has) != has:
         raise PublicError(f"this site gives {'' if has else 'no '}clusters, unlike the server: give both one cluster=")
-    # Of an earlier fit that has not ended.
     objective.state.pop(CENTRE, None)
-    objective.shift(np.zeros(objective.features.shape[1]))
     value, gradient = objective.value_and_gradient(question.vectors["primal"])
     known = objective.moments()
     vectors = {"gradient": gradient, **dict(zip(_COLUMNS, (*known, varied(objective, *known)), strict=True))}
