@@ -158,8 +158,8 @@ def description(question: Question, objective: Any) -> Answer:
     of_outcome = limits.min_events or limits.min_class_rows or most
     least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
     each = [_column(*own) for own in zip(facts.columns, [*inner, *ends], least, strict=True)]
-    said = np.concatenate([own for own, _ in each])
-    counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
+    # Without levels there are counts all the same.
+    said, counts = (np.concatenate(own) for own in zip(([], [0.0]), *each, strict=True))
     few = [most > 1 and (_outweighed(own) or any(_is_rare(own + 1j * y, most) for y in (0, *ends))) for own in rows.T]
     outcome, widest = _correlations(objective, rows * np.logical_not(few) if any(few) else rows)
     if most > 1:
@@ -380,14 +380,13 @@ def _here(model: Any, sites: Sequence[reading.Client]) -> Any:
 
 def _rows(cells: Cells) -> list[dict[str, Any]]:
     """Return a row for each site and column, or level of a column."""
-    rows = []
-    for m, site in enumerate(cells.sites):
-        for c, column in enumerate(cells.names):
-            own = [(level, cells.counts[m, j]) for j, (place, level) in enumerate(cells.levels) if place == c]
-            about = {"rows": cells.rows[m, c], "missing": cells.missing[m, c]}
-            about |= dict(zip(SAID[1:-1], cells.said[m, c, 1:-1].tolist(), strict=True))
-            for level, count in own or [("", math.nan)]:
-                rows.append({"site": site, "column": column, "level": level, "count": count, **about})
+    rows = list[dict[str, Any]]()
+    for m, c in np.ndindex(cells.rows.shape):
+        own = [(level, cells.counts[m, j]) for j, (place, level) in enumerate(cells.levels) if place == c]
+        names = {"site": cells.sites[m], "column": cells.names[c]}
+        about = {"rows": cells.rows[m, c], "missing": cells.missing[m, c]}
+        about |= dict(zip(SAID[1:-1], cells.said[m, c, 1:-1].tolist(), strict=True))
+        rows += [{**names, "level": level, "count": count, **about} for level, count in own or [("", math.nan)]]
     return rows
 
 
@@ -576,7 +575,7 @@ def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> N
     ----------
     Smyth: Linear models and empirical Bayes methods (Stat. Appl. Genet. Mol. Biol. 2004), the moderated t.
     """
-    found = np.ones(values.shape)
+    found = []
     known = np.isfinite(values) & np.isfinite(errors)
     squares = np.where(known, errors, 0.0) ** 2
     for m, own in enumerate(known):
@@ -586,9 +585,9 @@ def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> N
         apart = np.sum((np.delete(values, m, axis=0) - mean) ** 2, axis=0, where=rest)
         spread = (_PRIOR * (usual**2 + square) + apart) / (_PRIOR + count - 1.0)
         t = (values[m] - mean) / np.sqrt(spread + np.maximum(0.0, squares[m] - square) + spread / count)
-        compared = own & (count > 0)
-        found[m, compared] = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), _PRIOR + count - 1.0)[compared]
-    return found
+        each = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), _PRIOR + count - 1.0)
+        found.append(np.where(own & (count > 0), each, 1.0))
+    return np.array(found)
 
 
 def _judged(

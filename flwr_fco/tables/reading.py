@@ -66,7 +66,7 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
         if not X or None in X:
             raise ConfigurationError("X is a dict without sites, or of one named None; expected each table by its name")
         sites = list(X)
-        y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
+        y, sample_weight = (own if own is None else in_order(own, sites) for own in (y, sample_weight))
         X = list(X.values())
     elif isinstance(X, list | tuple) and any(map(_is_table, X)):
         sites = list(range(len(X)))
@@ -348,9 +348,7 @@ def of_one_kind(given: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def in_order(given: Any, sites: Sequence[Any]) -> Any:
-    """Return what a dict has for each site, in their order; None for None."""
-    if given is None:
-        return None
+    """Return what a dict has for each site, in their order."""
     if not isinstance(given, Mapping) or set(given) != set(sites):
         reported = sorted(map(str, given)) if isinstance(given, Mapping) else of_type(given)
         prefix = f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {reported}"
@@ -380,8 +378,7 @@ def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]
     tested = np.concatenate(tests)
     fold = np.full(1 + max(int(own.max()) for own in (*rows, tested)), -1, dtype=np.int64)
-    for number, test in enumerate(tests):
-        fold[test] = number
+    fold[tested] = np.repeat(np.arange(len(tests)), [own.size for own in tests])
     if np.unique(tested).size != tested.size or (fold[np.concatenate(rows)] < 0).any():
         raise ConfigurationError("cv: the splits' test rows overlap or leave rows out; expected a partition")
     return fold

@@ -95,12 +95,11 @@ def aligned_columns(rows: list[dict[str, Any]], digits: int = 3) -> list[str]:
 
 
 def _cell(value: Any, digits: int) -> str:
-    if isinstance(value, float) and math.isnan(value):
-        return "-"
     if not isinstance(value, float):
         return printable(str(value))
     # 1234 and not 1.23e+03.
-    return f"{value:.0f}" if 10.0**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
+    text = f"{value:.0f}" if 10.0**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
+    return "-" if math.isnan(value) else text
 
 
 def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -180,16 +179,14 @@ def summary_of(model: Any) -> Summary:
     lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
     text = aligned_columns(shown)
     text += [f"    and {count - SHOWN} more; all features: .table()"] * (count > SHOWN)
-    text += _with_intervals(model._table, rows)
+    text += [] if model._table is None else _with_intervals(model._table, rows)
     if model._on_trust:
         text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
     return Summary.of(type(model).__name__, lines, text, rows=rows)
 
 
-def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str]:
+def _with_intervals(table: Table, rows: list[dict[str, Any]]) -> list[str]:
     """Add what is known of the asked columns to their rows, and return it as lines of text."""
-    if table is None:
-        return []
     own, sites = table.rows, table.sites
     for j, row in enumerate(rows):
         row |= own.get(j, dict.fromkeys(next(iter(own.values())), math.nan))
