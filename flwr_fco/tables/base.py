@@ -240,7 +240,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         UserWarning
             Of what would be so in one of twenty (:mod:`flwr_fco.tables.description` says what honest is).
         """
-        return description.describe(self, X, y, groups, features, classes, stop, timeout)
+        model = copy.copy(self)
+        model._check_settings()
+        model._timeout = timeout
+        model.classes_ = model._all_classes(classes)
+        return description.describe(model, X, y, groups, features, stop=stop)
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])

@@ -9,7 +9,6 @@ they differ by no more than the usual spreads.
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -288,17 +287,11 @@ class Description(Reported):
     findings: list[Finding]
 
 
-def describe(
-    model: Any, X: Any, y: Any, groups: Any, features: Any, classes: Any, stop: bool, timeout: float
-) -> Description:
-    """Return the Table 1 of the sites of a model: :meth:`Federated.describe`."""
-    model = copy.copy(model)
-    model._check_settings()
-    model._timeout = timeout
-    model.classes_ = model._all_classes(classes)
+def describe(model: Any, X: Any, y: Any, groups: Any, features: Any, *, stop: bool) -> Description:
+    """Return the Table 1 of the sites of a model, which takes their classes: :meth:`Federated.describe`."""
     if reading.is_grid(X):
         with TURN:
-            columns, names, answers, found = _over_a_grid(model, X, features, timeout)
+            columns, names, answers, found = _over_a_grid(model, X, features)
     else:
         sites = reading.clients_of(X, y, None, groups)
         if sites[0].site is None:
@@ -320,13 +313,13 @@ def describe(
     return reported
 
 
-def _over_a_grid(model: Any, grid: Any, features: Any, timeout: float) -> Any:
+def _over_a_grid(model: Any, grid: Any, features: Any) -> Any:
     """Ask the sites of a grid."""
     # A deviation of zeros and ones is a count.
     tables = model._columns_over(grid, features, describes=True)
     names = [*model._names(model.n_features_in_)]
     columns = columns_of(model, names)
-    run = prepared(asking(model.num_clients, tables), grid, model._start(), timeout)
+    run = prepared(asking(model.num_clients, tables), grid, model._start(), model._timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
     request = Request("description", {"codebook": model._digest}, ("rows", "repeated", "widest"), shapes, check=_check)

@@ -261,8 +261,7 @@ def estimated(sums: Sums, names: Sequence[str], *, squares: bool = False, of_tim
     if sums.meat is not None:
         covariance = factor * inverse @ sums.meat @ inverse / sums.total**2
         degrees = min(degrees, sums.clusters - 1.0)
-    point = sums.point - step
-    return Estimates(point[:count], covariance[:count, :count], degrees, how, noise, inverse, likelihood)
+    return Estimates((sums.point - step)[:count], covariance[:count, :count], degrees, how, noise, inverse, likelihood)
 
 
 def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64], centre: Vector) -> tuple[Vector, Vector, Vector]:
@@ -580,7 +579,7 @@ def events_of(objective: Any) -> tuple[int, int]:
         return rows, rows
     if hasattr(objective, "num_events") or not hasattr(objective, "labels"):
         return getattr(objective, "num_events", 0), rows
-    ones = int(np.count_nonzero(objective.labels == 1))
+    ones = int(np.count_nonzero(np.asarray(objective.labels) == 1))
     return (0, 0) if getattr(objective, "adds_nothing", False) else (ones, rows - ones)
 
 

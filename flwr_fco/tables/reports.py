@@ -564,12 +564,11 @@ def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64
     return times, column.astype(np.int64)
 
 
-def division_of_curves(question: Question, objective: Objective) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
+def division_of_curves(question: Question, objective: Any) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
     """Return how the rows are divided by group and by time, and the rows of each part: of those that end or enter."""
     times, group = _asked(question, objective)
-    own: Any = objective
     # Who enters at a time is not at risk before it.
-    ends, enters = np.searchsorted(times, own.times), np.searchsorted(times, own.link.of_row.entry, "right")
+    ends, enters = np.searchsorted(times, objective.times), np.searchsorted(times, objective.link.of_row.entry, "right")
     numbers = [ends * 2 + group, enters * 2 + group]
     parts = [np.flatnonzero(each == part) for each in numbers for part in np.unique(each)]
     return repr(sorted(question.numbers.items())).encode(), parts
