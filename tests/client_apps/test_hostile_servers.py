@@ -468,13 +468,13 @@ def test_the_longest_row_is_no_bound_that_leaves():
         assert bound == times * Logistic(X, LABELS).batch_lipschitz(60), size
 
 
-def test_a_centre_moves_no_row_into_another_bin():
-    server, rows = Curious(), []
-    for centre in (1e-300, 0.3):
+def test_a_centre_changes_no_first_answer_and_moves_no_row_into_another_bin():
+    server, said = Curious(), []
+    for (kind, name), centre in product([("bins", "rows"), ("first", "gradient")], (1e-300, 0.3)):
         server.question("centred", np.full(P + 1, centre))
-        answer = server.question("bins", np.eye(P + 1)[0], merged=1.0, **{"edge-0": 0.0})
-        rows.append(answer["arrays"]["rows"].numpy().tolist())
-    assert 0.0 < min(rows[0]) == min(rows[1])
+        answer = server.question(kind, np.eye(P + 1)[0], merged=1.0, **{"edge-0": 0.0})
+        said.append(answer["arrays"][name].numpy().tolist())
+    assert (min(said[0]) > 0.0, said[::2]) == (True, said[1::2])
 
 
 def test_no_share_of_a_mixture_says_where_the_worst_row_is():
