@@ -77,10 +77,7 @@ def as_rows(features: Any, name: str = "features") -> Features:
         return _canonical(given.astype(dtype, copy=False), name)
     array = np.require(given, dtype, ["C", "A"])
     check_finite(name, array)
-    # Always read-only, as a memory map may be, so that kernels are compiled for only one of the two types.
-    rows = array.reshape(len(array), -1).view(np.ndarray)
-    rows.flags.writeable = False
-    return rows
+    return array.reshape(len(array), -1).view(np.ndarray)
 
 
 #: How the types of a frame's columns begin that are no numbers, and the types of such entries.

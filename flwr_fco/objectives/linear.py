@@ -157,6 +157,9 @@ class Linear(Objective):
 
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
+        if isinstance(features, np.ndarray):
+            # As a memory map may be, so that kernels are compiled for only one of the two types.
+            features.flags.writeable = False
         self.features = features
         self._row_shape = shape
         self._single = None

@@ -50,7 +50,8 @@ def test_rows_in_order_are_used_as_they_are_and_flags_are_not_believed(tmp_path)
     assert as_rows(pd.DataFrame({"a": [1.5], "b": [True], "c": pd.array([2], "Int64")})).tolist() == [[1.5, 1.0, 2.0]]
     matrix = np.ones((3, 2, 2))
     assert np.shares_memory(as_rows(matrix), matrix)
-    assert (as_rows(matrix).shape, as_rows(matrix).flags.writeable, matrix.flags.writeable) == ((3, 4), False, True)
+    for own in (objective := LeastSquares(matrix, np.zeros(3)), objective.subset(np.arange(2))[0]):
+        assert (own.features.shape[1], own.features.flags.writeable, matrix.flags.writeable) == (4, False, True)
     given = rows(1, density=0.9)
     assert given.has_canonical_format
     given.indices[:], given.data[:] = given.indices[::-1].copy(), given.data[::-1].copy()
