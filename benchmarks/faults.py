@@ -5,7 +5,7 @@ python benchmarks/faults.py FedDAGT    these only; the page stays as it is
 python benchmarks/faults.py rivals     those of reproduction/rivals; the table of docs/reproduction/rivals.md
 python benchmarks/faults.py liar       one liar of ten in every round, or two that collude: some two minutes of one
                                        core; `liar rivals` too
-python benchmarks/faults.py --quick    one strategy
+python benchmarks/faults.py --quick    one strategy, 40 rounds
 """
 
 import sys
@@ -29,7 +29,7 @@ PAGE = DOCS / "benchmarks" / "faults.md"
 RIVALS_PAGE = DOCS / "reproduction" / "rivals.md"
 
 
-def table(names):
+def table(names, rounds=ROUNDS):
     """Return the table in Markdown, and how many cells hold."""
     lines = ["| strategy | " + " | ".join(KINDS) + " | largest imbalance |", "|---" * (len(KINDS) + 2) + "|"]
     held = 0
@@ -38,7 +38,7 @@ def table(names):
         worst = 0.0
         for kind in KINDS:
             try:
-                error, without, imbalanced, _ = hold_the_bar(name, kind, ROUNDS)
+                error, without, imbalanced, _ = hold_the_bar(name, kind, rounds)
             except AssertionError as failure:
                 cells.append(f"does not hold: {failure}")
                 continue
@@ -136,7 +136,8 @@ def written(page, kind, command, text):
 def main():
     # Of models that are not of all clients, some for each run: who is left out is what is measured.
     warnings.simplefilter("ignore", UserWarning)
-    words = ["FedDualAvg"] if sys.argv[1:] == ["--quick"] else sys.argv[1:]
+    quick = sys.argv[1:] == ["--quick"]
+    words = ["FedDualAvg"] if quick else sys.argv[1:]
     liar = words[:1] == ["liar"]
     names = words[liar:]
     pages = (None, None)
@@ -155,7 +156,7 @@ def main():
         command = "python benchmarks/faults.py liar"
         text = liars(names)
     else:
-        kind, command, (text, held) = "bars", "python benchmarks/faults.py", table(names)
+        kind, command, (text, held) = "bars", "python benchmarks/faults.py", table(names, 40 if quick else ROUNDS)
         text += f"\n\n{held} of {len(names) * len(KINDS)} hold."
     if pages[liar] is not None:
         written(pages[liar], kind, command, text)

@@ -127,7 +127,7 @@ def memories(make: Callable[..., CompositeStrategy], rounds: int) -> Times:
 
 def main() -> None:
     """Print the table."""
-    rounds = 20 if options_of(__doc__, "few rounds, for continuous integration").quick else 300
+    rounds = 5 if options_of(__doc__, "few rounds, for continuous integration").quick else 300
     options = {"mirror_map": PNorm(P), "client_lr": RATE, "work": Steps(STEPS, batch_size=BATCH)}
     with threadpool_limits(1, user_api="blas"):
         objectives = given()

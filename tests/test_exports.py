@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from fresh import run_code
 
 import flwr_fco
 from flwr_fco import mirror_maps, objectives, regularizers, strategies
@@ -41,13 +42,10 @@ def test_everything_to_start_with_is_exported_and_is_the_thing_itself():
             assert getattr(flwr_fco, name) is getattr(module, name)
 
 
-def printed_by(program):
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-
-
 def loaded_after(code):
-    loaded = ast.literal_eval(printed_by(f"import sys; {code}; print([*sys.modules])"))
-    return {"flwr", "numba", "numpy", "scipy", "sklearn", "torch"} & set(loaded)
+    command = [sys.executable, "-c", f"import sys; {code}; print([*sys.modules])"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return {"flwr", "numba", "numpy", "scipy", "sklearn", "torch"} & set(ast.literal_eval(loaded))
 
 
 def test_importing_the_package_imports_nothing_heavy_and_no_part_pytorch():
@@ -70,7 +68,7 @@ except ImportError as error:
 
 def test_without_pytorch_all_else_works_and_the_error_names_the_command():
     said = "NotInstalledError flwr_fco.torch needs PyTorch: pip install torch (the extra [torch])\n"
-    assert printed_by(WITHOUT_PYTORCH) == said
+    assert run_code(WITHOUT_PYTORCH).stdout == said
 
 
 @pytest.fixture(params=PARTS)

@@ -115,8 +115,8 @@ def targets():
 
 
 def named_targets(text):
-    """Return what follows `make` in code: in backticks, in blocks, in a script."""
-    code = re.findall(r"`(make [^`]+)`", text) + re.findall(r"^\s*(make .+)$", text, flags=re.MULTILINE)
+    """Return what follows `make` in code: in backticks, in blocks, in a script and what it calls `make` by."""
+    code = re.findall(r"`(make [^`]+)`", text) + re.findall(r"(?m)^\s*((?:make|limited|job|side_by_side) .+)$", text)
     words = [word for line in code for word in line.split("#")[0].split()[1:]]
     return {word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)}
 

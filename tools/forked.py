@@ -6,6 +6,7 @@ Two seconds of every new process go into importing NumPy, SciPy, scikit-learn, N
 with the package, and forks itself for each script. It ends with the first that fails.
 """
 
+import gc
 import os
 import runpy
 import sys
@@ -26,6 +27,8 @@ def main(arguments: list[str]) -> int:
         import_module("torch")
     # The first function that is compiled, or read from its cache, loads most of Numba.
     import_module("numba").njit(lambda x: x)(1.0)
+    # A script that ends would copy all of it: its collector of garbage writes to each object.
+    gc.freeze()
     for script in scripts:
         print(f"== {script} {' '.join(options)}", flush=True)
         child = os.fork()

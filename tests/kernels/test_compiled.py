@@ -6,21 +6,22 @@ A deployment starts a new process for every message.
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from fresh import run_file
+from fresh import run_code, run_file
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import numpy as np
+import os, sys, tempfile
+os.environ.clear()
+os.environ.update(HOME="/proc/nothing", TMPDIR={temporary!r})
+tempfile.tempdir = None
+sys.path.insert(0, {package!r})
+import flwr_fco, numpy as np
 from flwr_fco.kernels.doubled import add_twice
-import flwr_fco
 assert flwr_fco.__file__.startswith({package!r})
-out = np.zeros(3)
-add_twice(out, np.ones(3))
+add_twice(out := np.zeros(3), np.ones(3))
 print(out.tolist())
 """
 #: A loop that takes a fifth of a second to compile: what is kept, and where, does not depend on which one it is.
@@ -48,10 +49,7 @@ def package(tmp_path):
 
 
 def run(package, temporary):
-    command = [sys.executable, "-c", PROGRAM.format(package=str(package.parent))]
-    place = str(package.parent)
-    own = {"PATH": os.environ["PATH"], "HOME": "/proc/nothing", "TMPDIR": str(temporary), "PYTHONPATH": place}
-    done = subprocess.run(command, env=own, cwd="/", capture_output=True, text=True, check=False)
+    done = run_code(PROGRAM.format(package=str(package.parent), temporary=str(temporary)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[2.0, 2.0, 2.0]"
 
@@ -64,8 +62,7 @@ def test_a_private_folder_serves_where_home_and_package_are_read_only(package, t
     run(package, tmp_path)
     (folder,) = tmp_path.glob("flwr-fco-*")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    kept = cached(folder)
-    assert kept
+    assert (kept := cached(folder))
     run(package, tmp_path)
     assert cached(folder) == kept
 

@@ -271,12 +271,12 @@ def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
 
 
 CROSS_VALIDATED = [
-    (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(8, folds=3)), "regression", 6),
-    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=4)), "two", 6),
-    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=3, rule="one-standard-error")), "three", 6),
+    (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(5, folds=3)), "regression", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(5, folds=4)), "two", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(5, folds=3, rule="one-standard-error")), "three", 6),
     # A null model without an intercept has no Hessian to ask for.
-    (FederatedLasso(fit_intercept=False, cv=Strengths(6, folds=3)), "regression", 140),
-    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(6, folds=3)), "two", 140),
+    (FederatedLasso(fit_intercept=False, cv=Strengths(4, folds=3)), "regression", 140),
+    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(4, folds=3)), "two", 140),
 ]
 
 
@@ -708,7 +708,7 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         (tables.FederatedCoxRegression(), TIMES, 0),
         (FederatedLogisticRegression(0.5, l1_ratio=1.0), LABELS, 0),
         (FederatedLogisticRegression(0.5, l1_ratio=1.0, site_intercepts="local"), LABELS, 0),
-        *((FederatedLasso(cv=Strengths(9, folds=3)), SCORES, level) for level in (0.0, 500.0, 2e3, 1e8)),
+        *((FederatedLasso(cv=Strengths(4, folds=3)), SCORES, level) for level in (0.0, 500.0, 2e3, 1e8)),
     ):
         far, near = (clone(model).fit(*map(parts, own)) for own in ((moved, targets + level), (ROWS, targets)))
         assert_allclose(far.coef_, near.coef_, atol=1e-7)
