@@ -391,7 +391,7 @@ LONGER = {
     "momentum": (lambda: make(FedDualAvg, server_momentum=0.5), {}),
     "extrapolation": (lambda: make(fco.FeDualEx), {}),
     "everyone": (lambda: make(fco.DualFL), {}),
-    "a path": (lambda: make(FedNewton, strengths=fco.Strengths(4, 0.1, folds=3), tolerance=1e-15), SITES),
+    "a path": (lambda: make(FedNewton, strengths=fco.Strengths(3, 0.1, folds=2), tolerance=1e-15), SITES),
     "average": (lambda: make(FedDAGT, output=fco.Average()), {}),
     "rates": (lambda: make(FedDualAvg, client_lr="auto"), {}),
     "evaluations alone": (lambda: make(FedDualAvg, fraction_train=0.0), {}),
