@@ -95,14 +95,14 @@ def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = No
         # Predictions are not the same for all examples then.
         link = "convex"
     loss, gradient = objective.value_and_gradient(w)
-    terms = np.zeros(NUMBERS)
-    terms[0] = loss
+    terms = Terms(loss, *[0.0] * (NUMBERS - 1))
     if objective.least is not None:
         conjugate = float(gradient @ w) - loss - 0.5 * objective.l2 * float(objective.ridged(w) @ w)
         scale = row.parameter if link == "identity" else 0.0
-        terms[1:] = conjugate, objective.least, LINKS.index(link), getattr(row, "outputs", 1), objective.l2, scale
-    once = _once(objective, w, Terms(*terms.tolist())) if first else {}
-    sent = {"gradient": gradient, **once, "terms": terms}
+        about = LINKS.index(link), getattr(row, "outputs", 1), objective.l2, scale
+        terms = Terms(loss, conjugate, objective.least, *about)
+    once = _once(objective, w, terms) if first else {}
+    sent = {"gradient": gradient, **once, "terms": np.array(terms, dtype=np.float64)}
     return sent if on is None else sent | {"block": objective.newton_block(w, on)}
 
 
@@ -113,37 +113,33 @@ def _largest_square(objective: Objective) -> Vector:
     except ConfigurationError:
         return np.zeros(2)
     if not 0.0 <= square < math.inf:
-        raise ConfigurationError(
-            f"{type(objective).__name__}.largest_square()={square}; expected a finite number >= 0, which no second "
-            "derivative in one coefficient is above"
-        )
+        prefix = f"{type(objective).__name__}.largest_square()={square}; expected a finite number >= 0"
+        raise ConfigurationError(f"{prefix}, which no second derivative in one coefficient is above")
     # Slopes of several outputs move together.
     whole, entry = getattr(getattr(objective, "link", None), "bounds", None) or (1.0, 1.0)
     return np.array([square * whole / entry, 1.0])
 
 
 def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]:
-    """Return what a client sends in the first exchange only, of shapes that :func:`shapes_of_first` knows."""
+    """Return what a client sends in the first exchange only; 0 of what nothing is known of."""
     size = w.size
     count = num_intercepts(objective.layout)
-    once = {"square": _largest_square(objective)}
-    if not count:
-        return once
-    columns, targets = np.zeros((2, size))
-    rows = np.zeros((max(2, count), size + 1))
-    if reported.name in (*CONSTANT, "poisson"):
+    once = {name: np.zeros(shape) for name, shape in shapes_of_first(objective.layout, not w.any()).items()}
+    once["square"] = _largest_square(objective)
+    if count and reported.name in (*CONSTANT, "poisson"):
         far = np.zeros(size)
         at_zero = objective.gradient(np.zeros(size))
         far[size - count] = -_FAR if reported.name == "poisson" else _FAR
         change = objective.gradient(far) - at_zero
         # Of several outputs the first one's columns are those of each.
         columns = -change if reported.name == "poisson" else np.repeat(change[::count] / change[size - count], count)
-        targets = reported.targets_at_zero(at_zero, columns)
-    if reported.link and reported.name not in CONSTANT:
+        once["columns"] = columns
+        if "targets" in once:
+            once["targets"] = reported.targets_at_zero(at_zero, columns)
+    if count and reported.link and reported.name not in CONSTANT:
         dual = [objective.dual_terms([point], [1.0]) for point in gaps.references(objective)]
-        rows = np.array([np.append(slopes, value) for value, slopes in dual])
-    once |= {"columns": columns, "references": rows.reshape(-1)}
-    return once | ({"targets": targets} if w.any() else {})
+        once["references"] = np.concatenate([np.append(slopes, value) for value, slopes in dual])
+    return once
 
 
 def shortened(sent: dict[str, Vector]) -> dict[str, Any]:
@@ -263,10 +259,8 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[Indices]:
     if objective.folds is not None:
         given = np.asarray(objective.folds)
         if given.shape != (rows,) or not np.isin(given, range(folds)).all():
-            raise ConfigurationError(
-                f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}; "
-                "expected the number of a fold, from 0, of each example"
-            )
+            prefix = f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}"
+            raise ConfigurationError(f"{prefix}; expected the number of a fold, from 0, of each example")
         return [np.flatnonzero(given == fold) for fold in range(folds)]
     rng = np.random.default_rng((seed, rows))
     clusters = np.arange(rows) if objective.clusters is None else objective.clusters
@@ -378,11 +372,10 @@ class Known(NamedTuple):
         shares = targets[targets.size - self.outputs :]
         both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
         if (both < _NOBODY).any():
-            raise ConfigurationError(
-                f"no client has an example of class {int(np.argmin(both))} (of 0, 1, ...), or it weighs less than "
-                f"{_NOBODY:g} of all, and the intercept is not regularized: the loss has no minimum. Take fewer folds, "
-                "join this class with another, or make psi act on the intercept: arrays=Arrays(apply_to=...)"
-            )
+            prefix = f"no client has an example of class {int(np.argmin(both))} (of 0, 1, ...), or it weighs less than"
+            why = f"{_NOBODY:g} of all, and the intercept is not regularized: the loss has no minimum"
+            advice = "Take fewer folds, join this class with another, or make psi act on the intercept"
+            raise ConfigurationError(f"{prefix} {why}. {advice}: arrays=Arrays(apply_to=...)")
         return np.asarray(both)
 
     def dual(self, once: Any) -> tuple[float, Vector]:
@@ -441,9 +434,7 @@ class Known(NamedTuple):
         once
             As for :meth:`dual`, with `square`, the weighted mean of the clients' largest squares.
         """
-        psi = self.psi
-        terms = self.psi.terms()
-        reported = self.reported
+        psi, reported, terms = self.psi, self.reported, self.psi.terms()
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
             return np.zeros(slopes.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
@@ -483,10 +474,8 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     reported = Terms(*(math.fsum(weight * own[k] for weight, own in terms) for k in range(3)), *facts[0])
     known = Known(psi, Known.gradient_of(replies), reported)
     if reported.name == "cox" and reported.loss <= reported.least + _GAP and not known.gradient.any():
-        raise ConfigurationError(
-            "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
-            "from; check what `events` and `strata` hold"
-        )
+        prefix = "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn"
+        raise ConfigurationError(f"{prefix} from; check what `events` and `strata` hold")
     if not first:
         return state, known
     square, share = replies.sum("square").tolist()
@@ -527,16 +516,13 @@ def distance(state: Any) -> float:
 def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> str:
     """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
     reported, left = progress(state), distance(state)
-    name = "duality gap" if "duality-gap" in reported else "residual"
-    if name == "residual":
+    name, text = "duality-gap", "duality gap"
+    if name not in reported:
         # In small units a gradient is small wherever it is; what the next step promises is not.
-        left = max(left, -state.slope)
+        name, text, left = "residual", "residual of a proximal gradient step", max(left, -state.slope)
     if left <= tolerance:
-        step = "" if name == "duality gap" else " of a proximal gradient step"
-        return f"the {name}{step} of {whose} is {left:.3g}, at most tolerance={tolerance:g}"
+        return f"the {text} of {whose} is {left:.3g}, at most tolerance={tolerance:g}"
     if reported and state.stalled:
-        return (
-            f"no step decreases the objective, {state.objective:.9g}, by more than its rounding error; the "
-            f"{name.replace(' ', '-')} is {left:.3g}, above tolerance={tolerance:g}"
-        )
+        prefix = f"no step decreases the objective, {state.objective:.9g}, by more than its rounding error"
+        return f"{prefix}; the {name} is {left:.3g}, above tolerance={tolerance:g}"
     return ""

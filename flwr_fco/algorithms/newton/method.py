@@ -45,7 +45,7 @@ import numpy as np
 from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Rejected, Replies, Sent, Setting, To
 from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
-from flwr_fco.algorithms.newton.model import Flags, Indices, Matrix, unpacked, whole_groups
+from flwr_fco.algorithms.newton.model import SINGULAR, Flags, Indices, Matrix, unpacked, whole_groups
 from flwr_fco.certificates import FACTORS, FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, NonZeros, Vector
@@ -63,8 +63,6 @@ _CONTRADICTION = 1e-11
 _EPSILON = 1e-15
 #: By how much a step must lower the gap where it lowers the objective by rounding only.
 _LESS = 0.5
-#: Smallest ratio of eigenvalues of a block that is not singular.
-_SINGULAR = 1e-10
 #: Ratio of events to expected ones that is rounding.
 _NO_EVENTS = 1e-12
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
@@ -244,9 +242,8 @@ class ProximalNewton(Algorithm):
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         k = int(state.mask.sum())
-        shapes = {"gradient": state.trial.shape, "terms": (NUMBERS,), "block": (k * (k + 1) // 2,)}
         once = asking.shapes_of_first(problem.layout, not state.trial.any()) if state.population < 0.0 else {}
-        return {**shapes, **once}
+        return {"gradient": state.trial.shape, "terms": (NUMBERS,), "block": (k * (k + 1) // 2,), **once}
 
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after what the clients say is checked by its meaning, and the method's step taken.
@@ -276,8 +273,7 @@ class ProximalNewton(Algorithm):
 
     def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step with the mean of the clients' Hessians on the working set."""
-        block = Block(np.flatnonzero(state.mask), unpacked(replies.sum("block")))
-        return self._step(problem, state, replies, block)
+        return self._step(problem, state, replies, Block(np.flatnonzero(state.mask), unpacked(replies.sum("block"))))
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
@@ -293,10 +289,9 @@ class ProximalNewton(Algorithm):
         proved = np.maximum(state.proved, known.zeros(objective, found, slopes, state))
         residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
-        state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         since = 0.0 if distance(state) < _LESS * distance(before) else before.since + 1.0
-        state = state._replace(since=since, stalled=0.0)
+        state = state._replace(since=since, stalled=0.0, step=1.0, round=state.round + 1)
         if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point, stalled=1.0)
@@ -323,14 +318,12 @@ class ProximalNewton(Algorithm):
         if state.facts[0] > 0.0:
             # A convex function is above its tangents.
             self._check_bound(state.objective, objective - end)
-        factor = 0.5
-        if end > begin:
-            factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
+        meet = (objective - state.objective - end) / (begin - end) if end > begin else 0.5
+        factor = min(max(meet, _SHORTENED), 0.5)
         trial = handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
-        mask = whole_groups(state.mask | (trial != 0.0), psi)
-        state = state._replace(trial=trial, mask=mask, step=factor * state.step)
-        return state._replace(stalled=float(same), round=state.round + 1)
+        state = state._replace(mask=whole_groups(state.mask | (trial != 0.0), psi), round=state.round + 1)
+        return state._replace(trial=trial, step=factor * state.step, stalled=float(same))
 
     def _next_step(self, problem: Problem, state: Any, known: Known, block: Block, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
@@ -404,26 +397,24 @@ def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
     own = units > 0.0
     here, units = here[own], units[own]
     spectrum = np.linalg.eigvalsh(spread[np.ix_(own, own)] / np.outer(units, units))
-    smallest, largest = (float(spectrum[k]) if here.size else 0.0 for k in (0, -1))
+    smallest, top = (float(spectrum[k]) if here.size else 0.0 for k in (0, -1))
     if state.curvature == 0.0:
-        return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
-    if smallest < _SEPARABLE * state.curvature and state.curvature > 0.0:
-        # What grows without end is what a Newton step still moves; all else has come to rest.
-        free, step = np.sort(np.append(here, levels)), np.zeros(on.size)
-        at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), known.psi.sums.at(on[free])
-        step[free] = model.minimise_model(*at)
-        if not -float(known.gradient[on] @ step) > tolerance:
-            return state
-        effects = np.abs(step[here]) * np.sqrt(np.abs(spread.diagonal()[own]))
-        along = on[here[effects > _PART * effects.max()]]
-        raise SeparableError(
-            f"the outcome is separable along coefficients that psi leaves alone, {_named(known.psi.layout, along)}: "
-            f"the largest of them is {np.abs(state.point[on[here]]).max():.3g} and grows without end (the curvature "
-            f"has fallen from {state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum. Let psi act on "
-            "them, or add an l2 term to the losses",
-            indices=along.tolist(),
-        )
-    return state
+        return state._replace(curvature=smallest if smallest > SINGULAR * top else -1.0)
+    if state.curvature < 0.0 or not smallest < _SEPARABLE * state.curvature:
+        return state
+    # What grows without end is what a Newton step still moves; all else has come to rest.
+    free, step = np.sort(np.append(here, levels)), np.zeros(on.size)
+    at = hessian[np.ix_(free, free)], known.gradient[on[free]], np.zeros(free.size), known.psi.sums.at(on[free])
+    step[free] = model.minimise_model(*at)
+    if not -float(known.gradient[on] @ step) > tolerance:
+        return state
+    effects = np.abs(step[here]) * np.sqrt(np.abs(spread.diagonal()[own]))
+    along = on[here[effects > _PART * effects.max()]]
+    prefix = f"the outcome is separable along coefficients that psi leaves alone, {_named(known.psi.layout, along)}"
+    largest = f"the largest of them is {np.abs(state.point[on[here]]).max():.3g} and grows without end (the curvature"
+    fallen = f"has fallen from {state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum"
+    advice = "Let psi act on them, or add an l2 term to the losses"
+    raise SeparableError(f"{prefix}: {largest} {fallen}. {advice}", indices=along.tolist())
 
 
 def _units(spread: Matrix, units: Vector) -> Vector:
@@ -431,7 +422,7 @@ def _units(spread: Matrix, units: Vector) -> Vector:
     from scipy.linalg.lapack import dpstrf
 
     scales = np.where(units > 0.0, units, 1.0)
-    _, order, rank, _ = dpstrf(spread / np.outer(scales, scales), tol=_SINGULAR)
+    _, order, rank, _ = dpstrf(spread / np.outer(scales, scales), tol=SINGULAR)
     units[order[rank:] - 1] = 0.0
     return units
 
@@ -474,8 +465,7 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
     if x.any() or name not in _LEVELS or (name == "softmax" and state.mask.all()):
         return x, gradient, 1.0
     x[size - outputs :], share = _LEVELS[name](mean)
-    factor = known.reported.scale or 1.0
-    return x, factor * (np.tile(mean, size // outputs) * state.columns - state.targets), share
+    return x, (known.reported.scale or 1.0) * (np.tile(mean, size // outputs) * state.columns - state.targets), share
 
 
 # --- without a block -------------------------------------------------------------------------------------------------
@@ -545,14 +535,12 @@ class QuasiNewton(ProximalNewton):
     def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step or a shorter one, with what the exchange has shown of the Hessian."""
         gradient = replies.sum("gradient")
-        if state.population >= 0.0:
-            move = state.trial - state.point
-            change = gradient - state.gradient
-            if move @ change > _FLAT * float(np.linalg.norm(move) * np.linalg.norm(change)):
-                # A shorter step has the direction of the one before, and the curvature next to the point.
-                kept = state.pairs[:, :-1] if state.step < 1.0 else state.pairs[:, 1:]
-                pairs = np.concatenate([kept, np.stack([move, change])[:, None]], axis=1)
-                state = state._replace(pairs=pairs)
+        # At first it is none.
+        move, change = state.trial - state.point, gradient - state.gradient
+        if move @ change > _FLAT * float(np.linalg.norm(move) * np.linalg.norm(change)):
+            # A shorter step has the direction of the one before, and the curvature next to the point.
+            kept = state.pairs[:, :-1] if state.step < 1.0 else state.pairs[:, 1:]
+            state = state._replace(pairs=np.concatenate([kept, np.stack([move, change])[:, None]], axis=1))
         after = self._step(problem, state, replies, Block(np.flatnonzero(state.mask), NOTHING))
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 

@@ -121,8 +121,7 @@ class _Model(NamedTuple):
         for _ in range(_SOLVES):
             # All terms are smooth here; of no group the norm is infinite, and the strength 0.
             norms = np.append(self.psi.norms(x), np.inf)[groups]
-            active = ((x != 0.0) | (threshold == 0.0)) & (norms > 0.0) & (x > lower) & (x < upper)
-            on = np.flatnonzero(active)
+            on = np.flatnonzero(((x != 0.0) | (threshold == 0.0)) & (norms > 0.0) & (x > lower) & (x < upper))
             if not on.size:
                 return x
             own, group = x[on], groups[on]
@@ -169,8 +168,8 @@ def unpacked(triangle: Vector) -> Matrix:
     return upper + np.triu(upper, 1).T
 
 
-#: Smallest eigenvalue of a matrix whose diagonal is 1 and that is not singular.
-_SINGULAR = 1e-10
+#: Smallest eigenvalue of a matrix that is not singular: relative to the largest one, or where its diagonal is 1.
+SINGULAR = 1e-10
 
 
 def inverse(hessian: Matrix) -> Matrix | None:
@@ -187,7 +186,7 @@ def inverse(hessian: Matrix) -> Matrix | None:
         return None
     units = np.sqrt(np.diag(hessian))
     values, vectors = np.linalg.eigh(hessian / np.outer(units, units))
-    if not values[0] > _SINGULAR:
+    if not values[0] > SINGULAR:
         return None
     return np.asarray((vectors / values) @ vectors.T / np.outer(units, units))
 

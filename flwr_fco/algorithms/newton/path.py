@@ -35,7 +35,6 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import AtMost, Client, Downlink, Memory, Moved, Problem, Replies, Sent, To
 from flwr_fco.algorithms.contract.choices import Strengths
@@ -43,7 +42,7 @@ from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton
-from flwr_fco.algorithms.newton.model import LEAST, Flags, Matrix, unpacked, violations
+from flwr_fco.algorithms.newton.model import LEAST, Flags, Indices, Matrix, unpacked, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, least_of
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import NonZeros, Vector, dense
@@ -55,14 +54,9 @@ from flwr_fco.regularizers.base import with_strength
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
 #: What a run is about, in this order.
-NULL = 0.0
-SOLVING = 1.0
-VALIDATING = 2.0
-DONE = 3.0
+NULL, SOLVING, VALIDATING, DONE = 0.0, 1.0, 2.0, 3.0
 #: What is known of a problem.
-WAITING = 0.0
-OPEN = 1.0
-CLOSED = 2.0
+WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
 #: Smallest size of a working set on the path, which has many.
 _SMALLEST = 10
 
@@ -174,8 +168,7 @@ class PathState(NewtonState):
         """Return the state with one more point, gradient and its errors of a fold in the place of the first."""
         shape = (self.folds, 3, _GRADIENTS, self.point.shape[1])
         gradients = self.gradients if self.gradients.size else np.full(shape, UNKNOWN)
-        gradients[fold, :, :-1] = gradients[fold, :, 1:]
-        gradients[fold, :, -1] = known
+        gradients[fold] = np.concatenate([gradients[fold, :, 1:], np.array(known)[:, None]], axis=1)
         return self._replace(gradients=gradients)
 
     def nearest(self, fold: int, w: Vector, block: Block) -> Vector:
@@ -305,7 +298,7 @@ class NewtonPath(ProximalNewton):
         folds = 1 + (self.strengths.folds or 0)
         problems = (self.strengths.count + 1) * folds
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
-        own = self._rule(NULL).init(self._problems(problem, np.zeros(0))(0), start)
+        own = ProximalNewton().init(self._problems(problem, np.zeros(0))(0), start)
         counts = dict.fromkeys(_OF_A_PROBLEM, problems) | dict.fromkeys(_OF_A_FOLD, folds)
         rows: Any = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
         wanted = np.zeros((problems, primal.size), dtype=np.bool_)
@@ -426,8 +419,10 @@ class NewtonPath(ProximalNewton):
         problem = this.problems(row // state.folds)
         block = this.blocks[state.owner(row)]
         began = distance(own)
+        # Null models are few, and have larger working sets.
+        rule = ProximalNewton(tolerance=self.tolerance, smallest=LEAST if state.stage == NULL else _SMALLEST)
         try:
-            own = self._rule(state.stage)._step(problem, own, about, block)
+            own = rule._step(problem, own, about, block)
         except ConfigurationError as error:
             if fold:
                 error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
@@ -485,10 +480,8 @@ class NewtonPath(ProximalNewton):
             numbers |= {name: max(left, numbers.get(name, 0.0)) for name, left in own.items() if name != "objective"}
         if state.stage >= DONE:
             missed = sum(distance(own) > self.tolerance for own in known)
-            rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
-            numbers["finished"] = (
-                f"all {len(known)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
-            )
+            text = f"all {len(known)} problems of the path are solved to tolerance={self.tolerance:g}"
+            numbers["finished"] = text + f", but {missed}, whose steps no longer change the objective" * bool(missed)
         return numbers
 
     def _say_bytes(self, state: PathState, support: float, rows: float) -> None:
@@ -509,16 +502,11 @@ class NewtonPath(ProximalNewton):
         size, limit = f"about {about / 1e6:.3g} MB", self.strengths.total_bytes
         if about > limit:
             prefix = f"a path of {problems} problems with {d} parameters takes {size} of each client, above"
-            advice = "take fewer strengths or folds, a larger ratio, or allow more"
-            more = f"Strengths(total_bytes={math.ceil(about)})"
-            raise ConfigurationError(f"{prefix} total_bytes={limit}; {advice}: {more}")
+            advice = f"larger ratio, or allow more: Strengths(total_bytes={math.ceil(about)})"
+            raise ConfigurationError(f"{prefix} total_bytes={limit}; take fewer strengths or folds, a {advice}")
         logger.info("The path takes %s of each client", size)
 
     # --- problems -------------------------------------------------------------------------------------------------
-
-    def _rule(self, stage: float = SOLVING) -> ProximalNewton:
-        """Return the method of one problem; null models are few, and have larger working sets."""
-        return ProximalNewton(tolerance=self.tolerance, smallest=LEAST if stage == NULL else _SMALLEST)
 
     def _problems(self, problem: Problem, strengths: Vector) -> Callable[[int], Problem]:
         """Return the problem of a strength by its number, made where it is asked for; 0 is that of the null models."""
@@ -580,7 +568,7 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     return [np.array(state.point[row]) for row in rows], gaps
 
 
-def _on_rows(objective: Objective, rows: NDArray[np.int64]) -> tuple[Objective, float]:
+def _on_rows(objective: Objective, rows: Indices) -> tuple[Objective, float]:
     """Return the loss on some rows, and their share; without a row 0, and the loss as it is."""
     if rows.size == objective.num_examples:
         return objective, 1.0
