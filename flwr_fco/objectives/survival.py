@@ -82,9 +82,8 @@ class PartialLikelihood(Coupled):
         out, into = self.order
         self.dead = dead = out[events[out] == 1]
         #: Number of events of each risk set, and the part of each event that is gone.
-        moments, starts, self.set, self.sizes = np.unique(
-            keys[0, dead], return_index=True, return_inverse=True, return_counts=True
-        )
+        found = np.unique(keys[0, dead], return_index=True, return_inverse=True, return_counts=True)
+        moments, starts, self.set, self.sizes = found
         before = np.arange(dead.size) - starts[self.set]
         self.gone = before / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
         self.at = times[dead[starts]]
@@ -111,8 +110,7 @@ class PartialLikelihood(Coupled):
         # Each event's own weight is in its risk set; of tied ones equal scores are the least, by Jensen's inequality.
         shares = self.shares[self.dead] / len(self.shares)
         total, heads = (np.bincount(self.set, own, self.at.size) for own in (shares, self.raw[self.dead]))
-        left = np.log1p(-self.gone) @ (total / self.sizes)[self.set]
-        return float(total @ np.log(heads) + left)
+        return float(total @ np.log(heads) + np.log1p(-self.gone) @ (total / self.sizes)[self.set])
 
     def evaluated(self, scores: Scores, values: NDArray[np.float64] | None = None) -> _Sums:
         """Return the sums over the risk sets with the scores of all rows."""
@@ -251,8 +249,7 @@ class CoxRegression(Linear):
             raise ConfigurationError(f"entry[{late[0]}] is not before times[{late[0]}]; leave out rows never at risk")
         codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
-        raw = design.as_weights(sample_weight, n)
-        link = PartialLikelihood(_Rows(when, self.labels, begins, codes, raw), ties)
+        link = PartialLikelihood(_Rows(when, self.labels, begins, codes, design.as_weights(sample_weight, n)), ties)
         super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
 
     times = property(attrgetter("targets"), doc="When each row's observation ends, shape (num_examples,).")
@@ -276,8 +273,7 @@ class CoxRegression(Linear):
         squares = (values.T * self.link.spread(found)) @ values
         block = (squares - means.T @ means) / self.num_examples
         # Of a column that hardly varies in the risk sets rounding is left, which is no covariance.
-        varies = np.diag(block) * self.num_examples > _ROUNDING * np.diag(squares)
-        own = np.where(varies, np.diag(block), 0.0)
+        own = np.where(np.diag(block) * self.num_examples > _ROUNDING * np.diag(squares), np.diag(block), 0.0)
         most = np.sqrt(np.outer(own, own))
         return np.asarray(np.clip(block, -most, most) + self.l2 * np.eye(own.size))
 
@@ -304,12 +300,11 @@ class CoxRegression(Linear):
         times the weight of the events.
         """
         weight = float(self.link.shares[self.link.dead].sum()) / self.num_examples
-        matrix = self.features
         if checked("norm", norm, Literal["l2", "l1"]) == "l1":
-            ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
+            ranges = design.dense(self.features.max(axis=0) - self.features.min(axis=0))
             return 0.25 * weight * float(np.square(ranges.astype(np.float64)).max()) + self.l2
-        centre = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1)
-        return weight * float(design.square_lengths(matrix, centre).max()) + self.l2
+        centre = np.asarray(self.features.mean(axis=0, dtype=np.float64)).reshape(-1)
+        return weight * float(design.square_lengths(self.features, centre).max()) + self.l2
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Raise a :class:`ConfigurationError`: rates from :meth:`lipschitz` would be hundreds of times too small.

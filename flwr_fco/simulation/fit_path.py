@@ -74,16 +74,14 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     from scipy.optimize import minimize
 
     psi = run.problem.psi
-    size = run.problem.layout.size
-    request = Request("gradient", {}, ("loss",), {"gradient": (size,)})
     acts = ~psi.free_coordinates()
     w = np.where(acts, 0.0, run.method.retrieve(run.problem, run.state))
-    gradient = np.zeros(size)
+    gradient = np.zeros(w.size)
     answers = list[Answer]()
 
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
-        answers[:] = ask(run, request, w)
+        answers[:] = ask(run, Request("gradient", {}, ("loss",), {"gradient": w.shape}), w)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; see `left_out`")
         weights = [answer.weight for answer in answers]
@@ -363,8 +361,7 @@ class StrengthPath:
             # Asked once for all runs.
             strategy.tables = strategy.tables or Tables()
             run = prepared(strategy, grid, initial_arrays, timeout)
-            largest = 0.0
-            arrays = initial_arrays
+            largest, arrays = 0.0, initial_arrays
             if self.strengths is None:
                 largest, w = strength_max(run)
                 arrays = model_record(run.problem.layout, w, run.passed)
@@ -388,9 +385,7 @@ class StrengthPath:
         finally:
             strategy.regularizer, strategy.tables = before
 
-    def _all_at_once(
-        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, options: Mapping[str, Any]
-    ) -> PathResult:
+    def _all_at_once(self, grid: Grid, start: ArrayRecord, num_rounds: int, timeout: float, options: Any) -> PathResult:
         """Run FedNewton for all strengths, and folds, in the same messages."""
         strategy: Any = self.strategy
         before = strategy.strengths
@@ -400,9 +395,9 @@ class StrengthPath:
             strategy.strengths = replace(before or self._path, **own)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
-                run = prepared(strategy, grid, initial_arrays, timeout)
+                run = prepared(strategy, grid, start, timeout)
                 held_out_losses(run, run.point, rows)
-            result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
+            result = strategy.start(grid, start, num_rounds, timeout, **options)
             run = run_of(strategy)
             state = strategy.state
             models, gaps = models_of(state)
