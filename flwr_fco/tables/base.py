@@ -306,8 +306,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
         clients = [] if reading.is_grid(X) else self._clients(X, y, sample_weight, groups, without)
         self._set_classes(clients, self._all_classes(classes))
-        objectives = self._objectives(clients)
-        with connected(X, objectives) as grid, ExitStack() as stack:
+        with connected(X, self._objectives(clients)) as grid, ExitStack() as stack:
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())
@@ -508,9 +507,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._sites = [own.site for own in clients] or list(getattr(self.codebook, "sites", ()))
         # Of rows that are here the columns have been compared.
         tables = Tables(settled=True) if clients else self._columns_over(grid, features)
-        names = getattr(self, "feature_names_in_", ())
         factors = self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
-        self._factors = reading.factors_of(factors, names, self.n_features_in_)
+        self._factors = reading.factors_of(factors, getattr(self, "feature_names_in_", ()), self.n_features_in_)
         sites = Sites(self, grid, tables, len(clients))
         if not clients:
             self._on_trust, self._dealt = not tables.all_named, False
@@ -599,7 +597,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             start["intercept"] = Array(np.zeros(self._outputs))
         return start
 
-    def _strategy(self, psi: Regularizer, sites: Sites) -> Any:
+    def _strategy(self, psi: Regularizer, sites: Sites) -> FedNewton:
         """Return the strategy."""
         dense_solution = isinstance(psi, L2Squared | Zero) and sites.size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
@@ -665,18 +663,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._slopes = np.array([sites.slopes, squares])
         self._weighted = sites.weighted
         rounds = max(1, self.max_rounds - 1)
-        tolerance = strategy.tolerance
         inference = None if self._intervals is None else Inference(self, sites)
         try:
             start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
             result = strategy.start(sites.grid, start, rounds, sites.timeout)
             metrics = result.train_metrics_clientapp
-            last = metrics[max(metrics)]
+            last: Any = metrics[max(metrics)]
             sites.rounds += len(metrics)
             self.duality_gap_ = float(last.get("duality-gap", math.nan))
             # The tolerance is `tol` times the loss with an intercept alone.
-            unsolved = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol) or not run_of(strategy).finished()
-            if unsolved:
+            largest = strategy.tolerance * max(1.0, _SOLVED / self.tol)
+            if unsolved := self.duality_gap_ > largest or not run_of(strategy).finished():
                 prefix = f"not solved to tol={self.tol} after {sites.rounds} rounds"
                 prefix += "; raise max_rounds or scale the features"
                 ended = ". No step lowers the objective further: of a penalty that is next to none the duality gap, "
@@ -707,27 +704,24 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for free, why in ((idle, constant), (units.any() & ~units.any(axis=1) & ~idle, follows)):
             if (free := np.flatnonzero(free & (penalised == 0.0))).size:
                 warnings.warn(f"{first_of([names[j] for j in free.tolist()])}: {why}", stacklevel=4)
-        arrays: ArrayRecord = result.arrays
-        return arrays
+        return result.arrays
 
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
-        # What is no argument of StrengthPath, such as the size of a message, is the user's too.
-        tolerance = strategy.tolerance
-        strategy.strengths = path
-        strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
         values = path.values
         if values is None and isinstance(strategy.regularizer, L2Squared):
             # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there; by
             # weights, as a weight of 2 is a row twice.
             num = path.num if isinstance(self.cv, Strengths) else 10
             values = (np.geomspace(1e3, 1e3 * (path.ratio or 1e-6), num) / sites.total).tolist()
-        runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
+        # What is no argument of StrengthPath, such as the size of a message, is the user's too.
+        tolerance = strategy.tolerance * max(1.0, _ON_A_PATH / self.tol)
+        tried = sites.strategy(tolerance=tolerance, regularizer=strategy.regularizer, strengths=path)
+        runs = StrengthPath(tried, path.num, path.ratio, values, cv=path.folds)
         self.path_ = runs.start(sites.grid, sites.start, rounds, sites.timeout)
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
         sites.rounds += len(chosen.result.train_metrics_clientapp)
         self.strength_ = chosen.strength
-        strategy.strengths, strategy.tolerance = None, tolerance
         strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
         return chosen.result.arrays
 

@@ -469,10 +469,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             # Not the labels themselves, which are the site's data: the error goes to the server.
             prefix = f"a label is none of classes={classes.tolist()}; give all labels of the federation"
             raise PublicError(f"{prefix} as classes=[...] to client_app, at every site, and to fit")
-        codes = np.searchsorted(classes, y)
         options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
         options |= {} if classes.size == 2 else {"num_classes": classes.size}
-        made = (Logistic if classes.size == 2 else MultinomialLogistic)(X, codes, **options)
+        made = (Logistic if classes.size == 2 else MultinomialLogistic)(X, np.searchsorted(classes, y), **options)
         made.class_names = class_names(classes)
         return made
 
@@ -525,13 +524,9 @@ def class_shares(slopes: Vector) -> Vector:
 
 
 #: The fields of targets that are no time and no event.
-_ENTRY = "entry"
-_STRATA = "strata"
-_EXPOSURE = "exposure"
-_EXPECTED = (
-    "expected two columns, the time and 1 for an event or 0 for a censored row; or a structured array or a frame with "
-    "a time, a boolean event, and where there are any 'entry' and 'strata'"
-)
+_ENTRY, _STRATA, _EXPOSURE = "entry", "strata", "exposure"
+_EXPECTED = "expected two columns, the time and 1 for an event or 0 for a censored row; or a structured array or a"
+_EXPECTED += " frame with a time, a boolean event, and where there are any 'entry' and 'strata'"
 
 
 @refusing

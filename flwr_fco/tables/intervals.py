@@ -6,22 +6,19 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.model import unpacked
+from flwr_fco.algorithms.newton.model import Indices, unpacked
 from flwr_fco.certificates import Request, check_semidefinite
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import Choice, printable
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
-from flwr_fco.tables import estimates
-from flwr_fco.tables.estimates import Estimates, Sums, invertible, minimum
+from flwr_fco.tables.estimates import CLUSTERS, Estimates, Sums, between, estimated, invertible, minimum, rao, refuse
 from flwr_fco.tables.sites import Sites, called
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
@@ -92,13 +89,12 @@ class Intervals(Choice):
         if len(names) > MOST_COLUMNS:
             prefix = f"intervals of a model of {len(names)} columns; at most {MOST_COLUMNS} are possible"
             raise ConfigurationError(f"{prefix}: fit on fewer columns, chosen without the targets")
-        if self.columns is None:
-            return [*range(len(names))]
-        known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
-        if unknown := [column for column in self.columns if column not in known]:
+        known: dict[str | int, int] = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
+        columns = range(len(names)) if self.columns is None else self.columns
+        if unknown := [column for column in columns if column not in known]:
             prefix = f"Intervals(columns=...) has {unknown[:5]}, which are no features"
             raise ConfigurationError(f"{prefix}; they are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
-        return [known[column] for column in self.columns]
+        return [known[column] for column in columns]
 
 
 class Kind(NamedTuple):
@@ -179,15 +175,10 @@ class Table(NamedTuple):
 
 
 #: What of a table stands in one part of a text.
-ESTIMATED = (
-    *("estimate", "standard error", "lower", "upper"),
-    *(f"{ratio} ratio{end}" for ratio in ("odds", "rate", "hazard") for end in ("", " lower", " upper")),
-    *("p", "q", "p of trend"),
-)
-COMPARED = (
-    *("Rao", "p of Rao", "Q", "p of Q", "I2", "fixed", "DerSimonian-Laird"),
-    *("Hartung-Knapp lower", "Hartung-Knapp upper", "sites"),
-)
+_RATIOS = [f"{ratio} ratio{end}" for ratio in ("odds", "rate", "hazard") for end in ("", " lower", " upper")]
+ESTIMATED = ["estimate", "standard error", "lower", "upper", *_RATIOS, "p", "q", "p of trend"]
+COMPARED = ["Rao", "p of Rao", "Q", "p of Q", "I2", "fixed", "DerSimonian-Laird"]
+COMPARED += ["Hartung-Knapp lower", "Hartung-Knapp upper", "sites"]
 
 
 class Inference:
@@ -208,17 +199,14 @@ class Inference:
     """
 
     def __init__(self, model: Any, sites: Sites) -> None:
-        self.asked: Intervals = model._intervals
-        self.kind: Kind = model._kind
+        self.asked, self.kind, self.cluster, self.sites = model._intervals, model._kind, model.cluster, sites
         self.names: Sequence[str] = (names := model._names(model.n_features_in_))
-        self.sites = sites
-        self.cluster: str | None = model.cluster
         #: Whether sites have intercepts of their own in the table.
         self.own = own = bool(model.fit_intercept and model.site_intercepts != "common")
         self.squares = sites.squares()
         self.centre = sites.mean - sites.origin
         # Before the fit: what cannot be is refused at once.
-        self.asked.indices(names)
+        self.indices = np.array(self.asked.indices(names))
         levels = "stratum, whose own hazard" if self.kind is TIMES else "site, whose own level" * own
         if (idle := np.flatnonzero(sites.within if levels else sites.idle)).size:
             why = f"constant {f'at each {levels} takes it up' if levels else 'at all sites together'}"
@@ -294,7 +282,7 @@ class Inference:
         if self.kind is SQUARES:
             sums = self._sums(start)
         else:
-            found = minimum(self._sums, start, partial(invertible, names=self.names))
+            found = minimum(self._sums, start, lambda hessian: invertible(hessian, self.names))
             if found is None:
                 raise ConfigurationError("the unpenalised fit has no end: no step lowers it; look at columns and sites")
             sums = found[0]
@@ -350,7 +338,7 @@ class Inference:
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
             varies = np.sum([np.diag(unpacked(a.vectors["block"])) > 0.0 for a in sums.each], axis=0)
             # The sum of such a site is 0 at the estimates, and an error would be next to 0.
-            estimates.refuse(varies[: len(self.names)] < min(2, len(own)), self.names, "varies in one cluster only")
+            refuse(varies[: len(self.names)] < min(2, len(own)), self.names, "varies in one cluster only")
         if sums.clusters < 2.0:
             prefix = f"intervals by cluster={self.cluster!r}, of which there is one"
             raise ConfigurationError(f"{prefix}; expected two clusters or more, from {_FEW_CLUSTERS} on enough of them")
@@ -446,13 +434,12 @@ class Inference:
 
     def _made(self, sums: Sums, trend: tuple[Vector, float] | None) -> Table:
         """Return the table of sums at the estimates, and of p of a change of hazard ratios over time."""
-        names, kind, level = self.names, self.kind, self.asked.level
-        found = estimates.estimated(sums, names, squares=kind is SQUARES, of_times=kind is TIMES)
+        names, kind, level, indices = self.names, self.kind, self.asked.level, self.indices
+        found = estimated(sums, names, squares=kind is SQUARES, of_times=kind is TIMES)
         # A loss of counts is what is missing to their likelihood by a parameter each.
         saturated = sum(own.weight * own.numbers["saturated"] for own in self.reported) * self.sites.total
         missing = math.nan if self.left_out and kind is COUNTS else 0.0
         found = found._replace(log_likelihood=found.log_likelihood + saturated + missing)
-        indices = np.array(self.asked.indices(names))
         columns = found.inferred(found.estimate[indices], found.error[indices], level)
         # Beside a ratio, limits of its logarithm would be read as its own.
         for end in ("estimate", "lower", "upper") if kind.ratio else ():
@@ -461,7 +448,7 @@ class Inference:
         columns |= {} if trend is None else {"p of trend": trend[0][indices]}
         columns = {name: columns[name] for name in ("estimate", kind.ratio, *ESTIMATED) if name in columns}
         own, doubted = self._plausible(found, sums)
-        tests = estimates.rao(sums, found, indices, self.centre * (sums.point.size > len(names)))
+        tests = rao(sums, found, indices, self.centre * (sums.point.size > len(names)))
         columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), tests, strict=True))
         columns |= _compared(own, indices, len(sums.each), columns["upper"] - columns["estimate"], level)
         for site, (values, errors, _) in own.items():
@@ -513,7 +500,7 @@ class Inference:
             return [], lines
         if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []
-        _, degrees, p = estimates.rao(sums, found, np.array([sums.point.size - 1]), np.zeros(sums.point.size))
+        _, degrees, p = rao(sums, found, np.array([sums.point.size - 1]), np.zeros(sums.point.size))
         # Where all chances are a half; events that weigh what their rows do, as those expected.
         slopes = {own.node_id: float(own.vectors["gradient"][-1]) for own in self.sites.answers}
         rows = []
@@ -537,11 +524,8 @@ class Inference:
         if self.cluster == "site" and found.inverse is not None:
             # A site's own error knows of no spread between sites, and of no unit of the weights.
             together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.rows)
-        given = {
-            self._named(own): tuple(own.vectors[name][:count] for name in ("estimate", "error", "degrees"))
-            for own in self.reported
-            if own.numbers["reported"]
-        }
+        said, names = [own for own in self.reported if own.numbers["reported"]], ("estimate", "error", "degrees")
+        given = {self._named(own): tuple(own.vectors[name][:count] for name in names) for own in said}
         sizes = [np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()]
         usual = np.sort([np.zeros(count), *sizes], axis=0)[(len(sizes) + 1) // 2]
         doubted = []
@@ -562,7 +546,7 @@ class Inference:
         silent = [self._named(answer) for answer in self.reported if not answer.numbers["reported"]]
         texts = [*doubted, *self.left_out]
         if silent:
-            few = f" or {estimates.CLUSTERS} clusters" * (self.cluster is not None or self.sites.weighted)
+            few = f" or {CLUSTERS} clusters" * (self.cluster is not None or self.sites.weighted)
             least = f"fewer than {self.kind.least} {self.kind.counted} a column{few}, no unique fit, or withheld"
             texts.append(f"none of {first_of(silent)}: {least}")
         return "".join(f"; {text}" for text in texts)
@@ -579,14 +563,14 @@ def first_of(sites: Sequence[str]) -> str:
     return ", ".join(map(printable, sites[:_SHOWN])) + f" and {len(sites) - _SHOWN} more" * (len(sites) > _SHOWN)
 
 
-def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:
+def _compared(own: dict[str, Any], indices: Indices, count: int, half: Vector, level: float) -> dict[str, Vector]:
     """Return the meta-analysis; NaN where too few sites have estimates of their own."""
     nothing = np.full(indices.size, math.nan)
     columns = dict.fromkeys(COMPARED[2:], nothing) | {"sites": np.full(indices.size, float(len(own)))}
     if len(own) < 2:
         return columns
     values, errors, degrees = (np.array([each[i][indices] for each in own.values()]) for i in range(3))
-    found = estimates.between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
+    found = between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
     mean = found["DerSimonian-Laird"]
     refined = found.pop("Hartung-Knapp error")
     if len(own) < count:
