@@ -435,8 +435,9 @@ class PNorm(_ClosedForm):
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return center + P(z)."""
         self.check_size(z.size)
-        out = np.empty_like(z) if out is None else out
-        p_norm_point(z, self.p, self.radius or math.inf, out)
+        # In place, as the kernel is compiled for each memory layout: a copy is cheaper than seconds of compilation.
+        out = np.positive(z, out)
+        p_norm_point(out, self.p, self.radius or math.inf, out)
         return out if self.center is None else np.add(out, self.center, out=out)
 
     def _covers(self, terms: Terms) -> bool:
