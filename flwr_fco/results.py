@@ -109,7 +109,8 @@ class Result(FlowerResult):
             if history:
                 number = max(history)
                 when = "" if number == last else f" (round {number})"
-                metrics = ", ".join(f"{name} {_short(value)}" for name, value in history[number].items())
+                pairs = history[number].items()
+                metrics = ", ".join(f"{k} {own:.6g}" if isinstance(own, float) else f"{k} {own}" for k, own in pairs)
                 lines.append(f"  {title}{when}: {metrics}")
         if traffic := traffic_of(self):
             lines.append(f"  messages of training: {traffic}")
@@ -170,7 +171,3 @@ def traffic_of(result: Result) -> str:
         return ""
     ratio = theirs / (down + up)
     return f"{down / 1e6:.4g} MB down, {up / 1e6:.4g} MB up; of FedAvg {theirs / 1e6:.4g} MB, {ratio:.1f} times as many"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -217,7 +217,7 @@ def run_rounds(
     finally:
         callbacks.end_run(result)
     logger.info("Strategy execution finished in %.2fs", time.monotonic() - began)
-    if result.train_metrics_clientapp and run.state.round == 0 and not run.watch.over:
+    if result.train_metrics_clientapp and run.state.round == 0 and not (run.watch.over or run.earlier):
         raise NothingTrainedError(_why_nothing(run, result), result=result)
     if part := part_of(result):
         warnings.warn(f"{name}: the model is not of all clients. {part}", UserWarning, stacklevel=3)
@@ -240,6 +240,8 @@ def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message])
         advice = "or make a method, with `aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
         raise ConfigurationError(f"{text}. Call it with the replies as you have changed them, {advice}")
     result.arrays = result.arrays if arrays is None else arrays
+    if run.arrays != result.arrays == run.earlier.get("arrays"):
+        run.take(result.arrays, f"{who} returned")
     _keep(result.train_metrics_clientapp, number, metrics, who)
 
 

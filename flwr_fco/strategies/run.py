@@ -180,6 +180,8 @@ class Run:
         self.overflowed = False
         #: Whether some parts of the run have followed who has come or gone, and others have not.
         self.changing = False
+        #: What the last step has replaced, until the next round begins: a hook may take the step back.
+        self.earlier: dict[str, Any] = {}
         self.indices: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     # --- plan and problem -----------------------------------------------------------------------------------------
@@ -341,41 +343,46 @@ class Run:
         ConfigurationError
             If it is no model, or no state has this point.
         """
+        if arrays == self.earlier.get("arrays"):
+            vars(self).update(self.earlier)
+            return
         layout = self.problem.layout
         with in_words(f"{who} arrays that are no model", ConfigurationError, passing=()):
             point, passed = model_vector(layout, arrays)
-        self.state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
-        self.passed = passed
-        self.point = point
-        self.arrays = arrays.copy()
+        state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
+        vars(self).update(state=state, passed=passed, point=point, arrays=arrays.copy())
 
     def _state_of(self, point: Vector, who: str) -> Any:
         """Return the state whose point this is: one with the dual of the entries that have changed moved along."""
         name = next((name for name in ("dual", "primal") if name in self.state._fields), "")
-        alone = self.ledger is None and self.graph is None and self.privacy is None and not self.averages
-        if not name or not alone:
+        if not name or self.averages or not (self.ledger is None and self.graph is None and self.privacy is None):
             prefix = f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one"
             why = "what its clients remember, a graph, noise or an average belongs to the model of before"
             raise ConfigurationError(f"{prefix}: {why}. Change what clients send, or take FedDualAvg without these")
         layout, h = self.problem.layout, self.problem.h
         now = self.method.retrieve(self.problem, self.state)
         changed = point != self.point
-        before = getattr(self.state, name)
-        value, target = before.copy(), np.where(changed, point, now)
-        moved = value - h.gradient(now) + h.gradient(target) if name == "dual" else target
+        target = np.where(changed, point, now)
+        # h and psi are alike on both sides of 0.
+        side = np.where(now * target < 0.0, -1.0, 1.0)
+        before, now = side * getattr(self.state, name), side * now
+        value, dual = before.copy(), h.gradient(target)
+        moved = value - h.gradient(now) + dual if name == "dual" else target
         # An entry that becomes 0 lies on the edge of psi's threshold; a dual of 0 is sure to stay there.
         value[changed] = np.where(target == 0.0, 0.0, moved)[changed]
-        found = target
-        for _ in range(3):
+        for attempt in range(3):
             state = self.state._replace(**{name: value})
             found = self.method.retrieve(self.problem, state)
             if np.all(np.abs(found - target) <= 1e-12 * np.maximum(np.abs(target), np.abs(value))):
                 return state
-            # Along a ridge a point moves by less than its dual: by how much, the first try has shown.
+            # Along a ridge a point moves by less than its dual: by how much, the last try has shown.
             kept = changed & (found != now) & (found * now != 0.0)
-            value[kept] += ((value - before)[kept] / (found - now)[kept]) * (target - found)[kept]
+            slope = np.divide(value - before, found - now, out=np.zeros_like(value), where=kept)
             # Where psi keeps so many entries, others come up in the place of those that have become 0.
-            value = np.where(target == 0.0, 0.0, value)
+            before, now, value = value, found, np.where(target == 0.0, 0.0, value + slope * (target - found))
+            for place, _, part in self.problem.psi.parts if attempt == 1 else ():
+                # What it allows is the point of this dual, whatever the other entries are.
+                value[place] = dual[place] if part.constraint else value[place]
         worst = int(np.abs(found - target).argmax())
         name = layout.entry_at(worst).name
         there = f"in {name!r} an entry would be {found[worst]:.6g}, not {target[worst]:.6g}"

@@ -285,10 +285,8 @@ class CompositeStrategy(Options):
             run = self.prepare(arrays)
         elif arrays and arrays != run.arrays:
             run.take(arrays, f"{name}.configure_train got")
-        run.grid = grid
-        run.compares = run.privacy is None and not private
-        run.closed = False
-        run.overflowed = False
+        compares = run.privacy is None and not private
+        vars(run).update(grid=grid, compares=compares, closed=False, overflowed=False, earlier={})
         run.config = ConfigRecord({**config, "server-round": server_round})
         if self.fraction_train == 0.0:
             if server_round == 1:

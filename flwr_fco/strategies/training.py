@@ -370,8 +370,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         problem = problem._replace(server_lr=chosen["server_lr"])
         run.reasons["server_lr"] = "FedExP's, of the last increments"
     # These are kept only if the step is: what they hold is replaced, never written into.
-    momentum = copy(run.momentum)
-    untrained = copy(run.untrained)
+    momentum, untrained = copy(run.momentum), copy(run.untrained)
     try:
         with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
             given = run.given
@@ -401,9 +400,11 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         logger.warning("aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
         run.overflowed = True
         return False
-    run.average = total, count
-    run.momentum = momentum
-    run.untrained = untrained
+    new: dict[str, Any] = {"state": after, "passed": passed, "setting": setting, "chosen": chosen}
+    new |= {"problem": following._replace(server_lr=problem.server_lr), "average": (total, count)}
+    new |= {"momentum": momentum, "untrained": untrained}
+    if run.ledger is None and run.graph is None and run.privacy is None:
+        run.earlier = {name: getattr(run, name) for name in (*new, "point", "arrays", "over")}
     if run.ledger is not None:
         run.ledger.commit(run.method, run.current.number, run.method.downlink(problem, before, None), uplinks)
         run.moved = euclidean_norm(point - run.point) / run.size
@@ -411,11 +412,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             run.ledger.restart()
     elif run.roll is not None:
         run.roll.note_weights(uplinks)
-    run.state = after
-    run.passed = passed
-    run.setting = setting
-    run.chosen = chosen
-    run.problem = following._replace(server_lr=problem.server_lr)
+    vars(run).update(new)
     run.show(point, passed)
     return True
 
