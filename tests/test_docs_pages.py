@@ -266,8 +266,7 @@ def test_every_cell_is_true(row, column):
 def test_the_table_is_the_generated_one_and_every_strategy_has_a_row(page):
     text = page.read_text(encoding="utf-8")
     assert text == strategies.rendered(page), "run: make_strategy_table.py"
-    lines = text.split("<!--")[0].splitlines()
-    rows = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    rows = [line.split("|")[1] for line in text.split("<!--")[0].splitlines() if line.startswith("| `")]
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(strategies.PAGES[page])
 
 

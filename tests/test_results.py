@@ -206,8 +206,7 @@ def test_a_callback_says_what_it_needs(make, given, said):
 @pytest.fixture(scope="module")
 def result():
     scores = {"evaluate_fn": lambda n, arrays: None if n % 10 else MetricRecord({"score": float(n)})}
-    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.05)
-    return run(strategy, clients(), 200, fraction_evaluate=1.0, **scores)
+    return run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), clients(), 200, fraction_evaluate=1.0, **scores)
 
 
 def test_two_hundred_rounds_print_a_few_lines_with_the_last_round(result):

@@ -55,8 +55,7 @@ def test_named_graphs_are_those_of_networkx_and_lists_of_edges_too():
     # Degrees 2, 2, 3, 1.
     assert (own.mixing[0, 1], own.mixing[2, 3]) == (pytest.approx(1 / 3), pytest.approx(1 / 4))
     # Node m is the m-th name; directions and loops do not matter.
-    named = networkx.DiGraph([("dcba"[3 - i], "dcba"[3 - j]) for i, j in [*edges, (3, 3)]])
-    assert from_graph(named) == own
+    assert from_graph(networkx.DiGraph([("dcba"[3 - i], "dcba"[3 - j]) for i, j in [*edges, (3, 3)]])) == own
     assert own != from_edges(edges[:-2], 3)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -57,12 +58,19 @@ def is_missing(entry: Any) -> bool:
         return True
 
 
+def plain_text(name: Any) -> str:
+    """Return a name without what a reader does not see: its case, blanks around it, and how accents are written."""
+    # Excel begins a file with a byte order mark, and a letter with an accent may be two.
+    return normalize("NFKC", f"{name}").strip("\ufeff").strip().casefold()
+
+
 def undated(given: Any) -> Any:
     """Return dates and spans, also Python's, in microseconds, whatever their resolution is; others as they are."""
     own = np.asarray(given)
     each = own.flat if own.dtype == object else ()
     # Dates with a time of day may have a zone.
-    kinds = {"m" if isinstance(entry, timedelta) else "M" if type(entry) is date else "O" for entry in each}
+    spans, dates = timedelta | np.timedelta64, (date, np.datetime64)
+    kinds = {"m" if isinstance(entry, spans) else "M" if type(entry) in dates else "O" for entry in each}
     kind, *others = kinds or {own.dtype.kind}
     return own.astype(f"{kind}8[us]") if kind in "mM" and not others else own
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.sparse import csr_array, hstack, issparse
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import is_missing, listed
+from flwr_fco.core.schema import is_missing, listed, undated
 from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 
@@ -82,15 +82,19 @@ def as_rows(features: Any, name: str = "features") -> Features:
 
 #: How the types of a frame's columns begin that are no numbers, and the types of such entries.
 _NO_NUMBERS = ("categor", "dictionary", "enum", "large_string", "str", "utf8", "date", "time", "period", "duration")
-_NO_NUMBER = (str, date, time, timedelta)
+_UNREAD = ("interval", "list", "array")
+_NO_NUMBER = (str, date, time, timedelta, np.datetime64, np.timedelta64)
 
 
 def refuse_unread(table: Any, name: str) -> None:
-    """Refuse what is no rows yet, such as an iterator, and tables of pyarrow, whose names of columns are not read."""
+    """Refuse what is no rows yet, as an iterator, what has a mask, and tables of pyarrow, whose names are not read."""
     known = isinstance(table, Sequence) or hasattr(table, "shape") or hasattr(table, "__array__")
     # Columns would be taken by their places, which may be others elsewhere. Of a frame in pandas this may be a column.
     if not known or hasattr(type(table), "column_names"):
         raise PublicError(f"{name} is {of_type(table)}; give an array, list(...), .collect() or .to_pandas()")
+    # NumPy takes the numbers that a mask hides. That of a structured array has fields.
+    if np.ascontiguousarray(np.ma.getmask(table)).view(bool).any():
+        raise PublicError(f"{name} has entries that are masked; leave such rows out, or fill them in")
 
 
 def refuse_text(features: Any, name: str = "features") -> None:
@@ -111,12 +115,18 @@ def refuse_text(features: Any, name: str = "features") -> None:
         If there is such a column; it names them. Or if it cannot be read.
     """
     refuse_unread(features, name)
+    dtype: Any = getattr(features, "dtype", None)
+    if dtype is not None and getattr(dtype, "kind", "O") == "O":
+        dtype = undated(features).dtype
+    if getattr(dtype, "kind", "O") in "mM":
+        prefix = f"{name} holds dates or times, which have several units, of dtype {dtype}; expected numbers"
+        raise PublicError(f"{prefix}, such as days. Encode them in the same way at every site")
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
     columns = [
         f"{column}"
         for place, (column, kind) in enumerate(zip(features.columns, features.dtypes, strict=True))
-        if f"{kind}".lower().startswith(_NO_NUMBERS)
+        if f"{kind}".lower().startswith(_NO_NUMBERS + _UNREAD)
         # A single entry is enough in a column of objects, which are pandas' only.
         or (f"{kind}" == "object" and any(isinstance(entry, _NO_NUMBER) for entry in features.iloc[:, place]))
     ]

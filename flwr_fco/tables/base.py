@@ -22,7 +22,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.computing import quiet
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, Scales, is_missing, listed, names_of
+from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Described
@@ -418,6 +418,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         cv = len(given) if isinstance(given, list | tuple) else checked("cv", given, int | Strengths | None)
         return Strengths(folds=cv) if isinstance(cv, int) else cv
 
+    def _refuse_columns(self, X: Any, whose: str) -> None:
+        """Refuse columns of texts or dates, and those that are named by numbers in another order than in the fit."""
+        refuse_text(X, whose)
+        names, known = names_of(getattr(X, "columns", None)), self._columns
+        if names and known and names != known and sorted(names) == sorted(known) and not reading.columns_in(X):
+            raise ConfigurationError(difference(whose, names, "the fit", known, classes=False))
+
     def _features(self, X: ArrayLike) -> Any:
         check_is_fitted(self)
         if reading.clients_of(X, None, None)[0].site is not None:
@@ -428,6 +435,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(f"{prefix}: {advice}. Up to the intercept, X @ model.coef_.T are the scores")
         # A codebook takes its own columns, among which that of the clusters may be.
         X = reading.taken(X, self.cluster, needed=False)[0] if self.codebook is None else self.codebook.read(X)
+        self._refuse_columns(X, "X")
         try:
             return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         except ValueError as error:
@@ -469,7 +477,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _read(self, own: reading.Client, *, reset: bool) -> reading.Client:
         """Return a client's rows as numbers, as scikit-learn checks them."""
         named = own.site is not None
-        refuse_text(own.features, f"{own.name}: X" if named else "X")
+        if reset:
+            # Those too that are no texts, which scikit-learn does not keep.
+            self._columns: Names = names_of(getattr(own.features, "columns", None))
+        self._refuse_columns(own.features, f"{own.name}: X" if named else "X")
         checks = {"y_numeric": self._kind is SQUARES, "multi_output": self._kind in (COUNTS, TIMES), "reset": reset}
         try:
             given = own.features, self._targets(own.y)
@@ -557,6 +568,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             tables.own = tables.own._replace(columns=names_of(names))
             tables.compare()
         self.n_features_in_ = d or len(names)
+        self._columns = names_of(names)
         # Those of an earlier fit are others.
         self.__dict__.pop("feature_names_in_", None)
         if names:
@@ -733,9 +745,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         where = "dealt in turn to" if self._dealt and many > 1 else "of"
         data = f"{sites.rows:.0f} rows{', weighted' * self._weighted}, {where} {many} site{'s' * (many > 1)}{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
-        first, value = "alpha", strength
-        if self._kind is CLASSES:
-            first, value = "C", 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
+        of_all = strength * sites.total
+        first, value = ("C", 1.0 / of_all if of_all else math.inf) if self._kind is CLASSES else ("alpha", strength)
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
         end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
         if math.isnan(self.duality_gap_):

@@ -20,7 +20,6 @@ from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.computing import logger
 from flwr_fco.core.files import read_text
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import is_missing, listed, undated
+from flwr_fco.core.schema import is_missing, listed, plain_text, undated
 from flwr_fco.core.validation import POSITIVE, Choice, of_type, printable, refusing
 from flwr_fco.errors import ConfigurationError, PublicError, installed
 from flwr_fco.objectives.design import refuse_unread
@@ -176,6 +175,9 @@ class Column(Choice):
             known = self.levels.__contains__ if self.levels else lambda entry: isinstance(entry, Real)
             number = self.levels.index if self.levels else float
             values = np.array([float(number(own)) if known(own) else math.nan for own in each])
+        # Under a mask NumPy would take the numbers that it hides.
+        lacking |= np.ma.getmask(given)
+        values[lacking] = np.nan
         unknown = np.isnan(values) & ~lacking
         # The places of levels have no range.
         low, high = (not self.levels and self.range) or (-math.inf, math.inf)
@@ -323,9 +325,7 @@ class Codebook(Choice):
         has = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
         if lacks := [name for name in expected if name not in has]:
             kind = "" if has else f": it is no table with names of columns but {of_type(frame)}"
-            # Excel begins a file with a byte order mark, and a letter with an accent may be two.
-            plain = {name: normalize("NFKC", f"{name}").strip("\ufeff ").casefold() for name in [*has, *lacks]}
-            near = [f"{own!a} for {name!r}" for name in lacks for own in has if plain[own] == plain[name]]
+            near = [f"{own!a} for {name!r}" for name in lacks for own in has if plain_text(own) == plain_text(name)]
             kind += f": it has {', '.join(near)}" * bool(near)
             advice = "Read the file with sep=';'" if len(has) == 1 and ";" in f"{has[0]}" else "Give them their names"
             raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. {advice}")

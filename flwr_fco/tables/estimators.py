@@ -23,11 +23,12 @@ from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.models import Model, arrays_of
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
+from flwr_fco.objectives.design import refuse_text
 from flwr_fco.objectives.linear import TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.tables.base import Federated
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES
-from flwr_fco.tables.reading import Client, as_table
+from flwr_fco.tables.reading import Client, as_table, of_one_kind
 from flwr_fco.tables.reports import Curves, class_names, curves_of
 from flwr_fco.tables.sites import asked_of
 
@@ -116,8 +117,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     @staticmethod
     def _targets(y: Any) -> Any:
         """Return a site's targets, if they are no texts, whose error would show one, and no dates."""
-        if np.asarray(y).dtype.kind in "mM":
-            raise PublicError("y holds dates or times, which have several units; expected numbers, such as days")
+        refuse_text(np.asarray(y), "y")
         if any(isinstance(own, str) for own in np.asarray(y).ravel().tolist()):
             raise PublicError("y holds texts; expected numbers, or for classes FederatedLogisticRegression")
         return y
@@ -744,7 +744,7 @@ class FederatedCoxRegression(Federated):
             entry = _numbers(more[_ENTRY]) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"y has times, events or entries that are no numbers; {_EXPECTED}") from error
-        strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
+        strata = of_one_kind(more.get(_STRATA, np.zeros(len(times), dtype=np.int64)), "strata", alike=True)
         return np.column_stack([times, events, entry, as_strata(strata, len(times))[1]])
 
     def _objective(self, X: Any, y: NDArray[np.float64], weights: Vector | None = None) -> CoxRegression:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
+from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of, plain_text
 from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text, refuse_unread
@@ -119,16 +119,17 @@ def aligned(clients: Sequence[Client]) -> list[Client]:
         features = as_table(own.features, own.name)
         names = columns_in(features)
         _refuse_twice(names, own.name)
-        # Names that are no texts are not matched, but the same in the same order.
         there, each = (list(getattr(part, "columns", [])) for part in (here.features, features))
-        # A name that is NaN is not that of the same table.
-        if own is not here and (sorted(names) != sorted(first) or (not names and there and each and there != each)):
-            about = difference(own.name, names_of(each), here.name, names_of(there), classes=False)
+        known, texts = names_of(there), names_of(each)
+        # Names that are no texts are not matched, but the same in the same order; one that is NaN is never the same.
+        fits = there == each or known == texts is not None if there and each else not (names or first)
+        if own is not here and not (sorted(names) == sorted(first) if names and first else fits):
+            about = difference(own.name, texts, here.name, known, classes=False)
             has = f"{own.name} has the columns {listed(each) or 'of an array'}"
             other = f"{here.name} has {listed(there) or 'those of an array'}: {about}"
             advice = "in any order if they are texts: give all parts the columns that they have in common"
             raise ConfigurationError(f"{has}, {other}; expected the same names, {advice}")
-        found.append(own._replace(features=features if names == first else features[first]))
+        found.append(own._replace(features=features[first] if names and first and names != first else features))
     return found
 
 
@@ -165,7 +166,7 @@ def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArra
         return X, None
     if not there:
         raise PublicError(f"cluster={name!r} is no column of the rows; expected frames that have it, or 'site'")
-    entries = np.asarray(X[name], dtype=object).tolist()
+    entries = of_one_kind(np.asarray(X[name], dtype=object), f"{name!r}", alike=True).tolist()
     if any(map(is_missing, entries)):
         raise PublicError(f"the column {name!r} of clusters has entries that are missing; leave such rows out")
     codes = {entry: code for code, entry in enumerate(dict.fromkeys(entries))}
@@ -198,8 +199,6 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     needed : bool
         Whether this column must be there.
     """
-    if any(map(np.ma.is_masked, (own.features, own.y, own.weights))):
-        raise PublicError(f"{own.name} has entries that are masked; leave such rows out, or fill them in")
     refuse_shuffled(own.name, own.features, {"y": own.y, "sample_weight": own.weights})
     X, clusters = taken(own.features, cluster, needed=needed)
     own = own._replace(clusters=clusters)
@@ -282,7 +281,7 @@ def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) ->
         Whether to say in how many rows, which is not for a server.
     """
     advice = "Leave such rows out, fill them in in the same way at every site, or give a codebook that leaves them out"
-    columns = {**_columns("X", X, names), **_columns("y", y, names)}
+    columns = {**_columns("X", X, names), **_columns("y", y, None)}
     # What is missing may not be compared, so it comes first.
     for kind, is_one in (("missing (NaN)", is_missing), ("infinite", (-math.inf, math.inf).__contains__)):
         if lacking := {name: n for name, entries in columns.items() if (n := sum(map(is_one, entries)))}:
@@ -322,7 +321,7 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     signs = set[Any]().union(*held.values()) == {-1, 0, 1}
     known = dict[Any, tuple[str, Any]]()
     for second, other in ((site, label) for site, own in held.items() for label in own):
-        key = other.strip().casefold() if isinstance(other, str) else max(other, 0) if signs else other
+        key = plain_text(other).removesuffix(".0") if isinstance(other, str) else max(other, 0) if signs else other
         first, one = known.setdefault(key, (second, other))
         if one != other and not any({one, other} <= own.keys() for own in held.values()):
             prefix = f"{first} has labels {one!r}, {second} has labels {other!r}, and none has both"
@@ -339,11 +338,16 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return np.unique(of_one_kind(given, "groups"), return_inverse=True)
 
 
-def of_one_kind(given: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return entries as they are; raise ConfigurationError if texts are among numbers, as '2' beside 1."""
-    if given.dtype == object and len({isinstance(own, str) for own in given.tolist()}) > 1:
+def of_one_kind(given: NDArray[Any], name: str, *, alike: bool = False) -> NDArray[Any]:
+    """Return entries as they are; raise PublicError if texts are among numbers, or if `alike` some that are the same.
+
+    '2' beside 2 is what pandas reads of a large file whose column has a text further down.
+    """
+    held = given.tolist() if given.dtype == object else []
+    mixed = len({isinstance(own, str) for own in held}) > 1
+    if mixed and not (alike and len({str(own).removesuffix(".0") for own in held}) == len({*held})):
         prefix = f"{name} holds texts and numbers, such as '2' beside 1, which are not the same"
-        raise ConfigurationError(f"{prefix}; expected one kind: {name}.astype(str) makes all of them texts")
+        raise PublicError(f"{prefix}; expected one kind: {name}.astype(str) makes all of them texts")
     return given
 
 
@@ -387,6 +391,7 @@ def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
 def row_weights(weights: Any, features: Any) -> Vector:
     """Return the weights of rows; 1 by default."""
     given = np.ones(np.shape(features)[0]) if weights is None else weights
+    refuse_text(given, "sample_weight")
     checked = column_or_1d(check_array(given, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
     check_consistent_length(features, checked)
     return np.asarray(checked)

@@ -50,8 +50,6 @@ _HEAVIEST = 10.0
 _FAR = 1e2
 #: Rounding error of a mean, relative to it.
 _ROUNDING = 1e-12
-#: What a site has whose columns, or whose loss, are not the server's.
-OTHER_CODEBOOK = "another codebook or estimator than the server: give all sites one file and one kind of client_app"
 #: Taken by who asks the sites of a grid: they have the centre of one fit, which other questions take away.
 TURN = RLock()
 
@@ -64,7 +62,8 @@ def ready(question: Question, objective: Any) -> None:
     asked = question.numbers.get("codebook", 0.0)
     # A loss of one's own has no codebook, and may be of any kind.
     if asked != getattr(objective, "digest", asked % 1.0):
-        raise PublicError(f"this site has {OTHER_CODEBOOK}")
+        advice = "give all sites one file and one kind of client_app"
+        raise PublicError(f"this site has another codebook or estimator than the server: {advice}")
     # Of a fit that has not ended.
     objective.shift(np.zeros(objective.features.shape[1]))
 

@@ -106,8 +106,7 @@ def test_what_is_sent_is_what_is_received(kind, value):
 
 
 def test_a_task_in_single_precision_is_read_as_float64_and_as_it_was_sent():
-    plan = Plan("dual_averaging", LAYOUT, L1(0.1), Euclidean(), wire_dtype="auto")
-    down = task(plan=plan, dtype="float32")
+    down = task(plan=Plan("dual_averaging", LAYOUT, L1(0.1), Euclidean(), wire_dtype="auto"), dtype="float32")
     content = travelled(encode_task(down))
     found = decode_downlink(content)
     np.testing.assert_array_equal(found.vectors["dual"], VECTOR.astype(np.float32).astype(np.float64))

@@ -268,8 +268,7 @@ def test_exponentials_from_which_nothing_comes_back_are_a_divergence():
 
 
 def test_warn_says_so_once_and_goes_on(caplog):
-    strategy = FedDualAvg(client_lr=2.0, work=Steps(1, batch_size=None), on_divergence="warn")
-    result = run_from(strategy, clients(), 100)
+    result = run_from(FedDualAvg(client_lr=2.0, work=Steps(1, batch_size=None), on_divergence="warn"), clients(), 100)
     assert max(result.train_metrics_clientapp) == 100
     assert ['on_divergence="warn"' in r.getMessage() for r in caplog.records if "diverged" in r.getMessage()] == [True]
 

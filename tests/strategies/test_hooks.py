@@ -371,8 +371,7 @@ def unmodified(rounds=20, *, steps=4, rate=0.05, extra=None, **options):
         return {"num-examples": objectives[context.node_config["partition-id"]].num_examples, **(extra or {})}
 
     strategy = FedDualAvg(**DENSE | options)
-    result = simulated(strategy, foreign_app(trained, metrics=reported), rounds)
-    return strategy, flat(result.arrays)
+    return strategy, flat(simulated(strategy, foreign_app(trained, metrics=reported), rounds).arrays)
 
 
 KNOWN = {"client_lr": 0.05, "work": Steps(1)}

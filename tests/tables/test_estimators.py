@@ -50,14 +50,13 @@ def test_scikit_learns_own_checks(estimator, check):
 
 
 def test_parameters_are_scikit_learns_and_only_the_strength_is_positional():
-    own = {"num_clients", "max_rounds", "tol", "fit_intercept", "penalty_factor", "standardize"}
-    own |= {"site_intercepts", "cluster", "cv", "codebook"}
+    own = "num_clients max_rounds tol fit_intercept penalty_factor standardize site_intercepts cluster cv codebook"
     for ours, theirs, strength in (
         (FederatedLasso, Lasso, "alpha"),
         (FederatedElasticNet, ElasticNet, "alpha"),
         (FederatedLogisticRegression, LogisticRegression, "C"),
     ):
-        assert ours().get_params().keys() - own <= theirs().get_params().keys()
+        assert ours().get_params().keys() - {*own.split()} <= theirs().get_params().keys()
         assert ours(3.0).get_params()[strength] == 3.0
         refused("positional", ours, 1.0, 0.5, kind=TypeError)
     refused("FederatedLasso has no such option; it has alpha, fit_i", FederatedLasso, l1_ratio=0.5)
@@ -113,7 +112,6 @@ def test_a_summary_of_classes_has_a_column_for_each():
 
 
 TWICE = [X, X], [Y, Y]
-THREE = [np.arange(80) % 3] * 2
 REFUSED = {
     "X has 2 parts": (FederatedLasso(), [X, X], [Y]),
     r"site 1: .*\[3, 80\]; .* entry for each row": (FederatedLasso(), [X, X[:3]], [Y, Y]),
@@ -137,7 +135,11 @@ REFUSED = {
     "so that cv has nothing": (FederatedLasso(cv=3, penalty_factor=np.zeros(6)), X, Y),
     "an intercept of each site needs": (FederatedLasso(site_intercepts="local", fit_intercept=False), *TWICE),
     "site_intercepts=True": (FederatedLasso(site_intercepts=True), *TWICE),
-    "of 3 classes; expected two classes": (FederatedLogisticRegression(site_intercepts="local"), [X, X], THREE),
+    "of 3 classes; expected two classes": (
+        FederatedLogisticRegression(site_intercepts="local"),
+        [X],
+        [np.arange(80) % 3],
+    ),
 }
 
 
@@ -225,7 +227,6 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
     rng = np.random.default_rng(0)
     parts = [rng.normal(0.2 * m, 1.0, size=(30 + m, 5)) for m in range(3)]
     targets = [features @ [1.0, -1.0, 0.5, 0.0, 0.0] + rng.normal(size=len(features)) for features in parts]
-    parts = [form(own) for own in parts]
     options = {"num_clients": 3, "penalty_factor": [1, 2, 0, 1, 1]}
     model = FederatedLasso(0.1, standardize=kind == "standardized", **options)
     classes = {}
@@ -234,9 +235,8 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
         targets = [np.array(["a", "b", "c"])[np.digitize(own, bins)] for own in targets]
         model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, **options)
         classes = {"classes": ["a", "b", "c"][: len(bins) + 1]}
-    here = clone(model).fit(parts, targets)
-    asked = []
-    sites = list(zip(parts, targets, strict=True))
+    sites, asked = list(zip(map(form, parts), targets, strict=True)), []
+    here = clone(model).fit(*zip(*sites, strict=True))
     there, _ = fit_over_a_grid(model, sites, features=list("vwxyz"), app=classes, grid=counting(asked), **classes)
     assert not [record for record in caplog.records if record.levelname == "INFO"]
     assert_array_equal(np.append(there.coef_, there.intercept_), np.append(here.coef_, here.intercept_))
@@ -338,8 +338,7 @@ def test_folds_of_ones_own_are_those_of_the_rows():
     """Rows of one patient stay in one fold: the losses are those of scikit-learn's on the same splits."""
     splits = list(GroupKFold(4).split(X, Y, np.arange(len(X)) // 3))
     for point in FederatedLasso(num_clients=3, cv=splits).fit(X, Y).path_.points[::10]:
-        lasso = Lasso(point.strength, tol=1e-12)
-        errors = [lasso.fit(X[train], Y[train]).predict(X[test]) - Y[test] for train, test in splits]
+        errors = [Lasso(point.strength, tol=1e-12).fit(X[on], Y[on]).predict(X[off]) - Y[off] for on, off in splits]
         assert point.held_out == pytest.approx(0.5 * np.square(np.concatenate(errors)).mean(), rel=1e-4)
     refused("numbers are rows of one X", FederatedLasso(cv=splits).fit, [X[:20], X[20:]], [Y[:20], Y[20:]])
     refused("numbers are rows of one X", fit_over_a_grid, FederatedLasso(cv=splits), [(X, Y)], features=8)

@@ -129,6 +129,7 @@ OTHER = [
     (r"0 has .*'crp'.*: site 1 lacks 'age' and has 'Age'.* expected", SECOND.rename(columns={"age": "Age"})),
     (r"site 1 has the columns .* site 0 has .* expected the same names", SECOND.to_numpy()),
     ("site 1 has several columns of the name 'bmi'; ex", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
+    ("site 1: X holds dates or times.*; expected numbers", SECOND.to_numpy().astype("m8[s]")),
     ("site 1 has entries that are masked", np.ma.masked_less(SECOND.to_numpy(), 0.0)),
     ("site 1 has rows of unequal length, .* in each$", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
     (r"site 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
@@ -150,15 +151,20 @@ def test_names_that_are_twice_or_no_texts():
     for X, y in ((twice, TARGETS[:2]), (twice[0], TARGETS[0])):
         refused("(site 0|X) has several columns of the name", lasso().fit, X, y)
     model, arrays = fit_here(SITES), [own.to_numpy() for own in TABLES]
-    model.fit([pd.DataFrame(arrays[0], pd.array(range(40), "Int64")), *arrays[1:]], list(map(pd.Series, TARGETS)))
+    # Numbers may be texts elsewhere.
+    parts = pd.DataFrame(arrays[0], pd.array(range(40), "Int64")), pd.DataFrame(arrays[1], columns=list("0123"))
+    model.fit([*parts, arrays[2]], list(map(pd.Series, TARGETS)))
     assert_array_equal(model.coef_, lasso().fit(arrays, TARGETS).coef_)
     assert not hasattr(model, "feature_names_in_")
     frames = [pd.DataFrame(arrays[0]), pd.DataFrame(arrays[1])[[1, 0, 2, 3]]]
+    # Their order is not compared by scikit-learn.
+    for fitted in (model, over_a_grid([*zip(map(pd.DataFrame, arrays), TARGETS, strict=True)], features=None)):
+        refused("X has its columns in another order than the fit: .* '1', there '0'", fitted.predict, frames[1])
     refused("expected the same names, in any order if they are texts", model.fit, frames, TARGETS[:2])
     # By their names' texts they are found, where features= has them, and in a Table 1.
     named = {"features": list("0123"), "app": {"features": range(4)}}
-    data = list(zip([*frames, arrays[2]], TARGETS, strict=True))
-    assert_array_equal(over_a_grid(data, **named).coef_, fit_here(SITES).coef_)
+    data = zip([*frames, arrays[2]], TARGETS, strict=True)
+    assert_array_equal(over_a_grid([*data], **named).coef_, fit_here(SITES).coef_)
     assert model.describe(frames, TARGETS[:2]) == model.describe(list(map(pd.DataFrame, arrays[:2])), TARGETS[:2])
     # With coefficients of the fit before beside columns of this one it would predict wrongly.
     refused("not fitted", model.predict, ROWS, kind=ValueError)
@@ -230,9 +236,9 @@ def test_a_class_of_two_spellings_is_no_third_class():
     """Unless a client has both, as it has genotypes."""
     fit = FederatedLogisticRegression().fit
     first = two(["no", "yes"], TARGETS[0])
-    for spelling in ("Yes", "yes "):
-        message = f"site 0 has labels 'yes', site 1 has labels '{spelling}'"
-        refused(message, fit, TABLES[:2], [first, two(["no", spelling], TARGETS[1])])
+    for spelling in ("Yes", "yes ", "\uff59es"):
+        other = two(["no", spelling], TARGETS[1])
+        refused(f"site 0 has labels 'yes', site 1 has labels '{spelling}'", fit, TABLES[:2], [first, other])
     assert fit(TABLES[:2], [first, np.array(["AA", "Aa", "aa"])[np.arange(40) % 3]]).classes_.size == 5
     refused("site 1 has other labels than site 0", fit, TABLES[:2], [first, two([0, 1], TARGETS[1])])
     assert fit(TABLES[:2], [pd.Series(first, dtype=own) for own in ("string", "category")]).classes_.size == 2
@@ -251,6 +257,7 @@ def test_groups_are_the_clients():
     grouped = lasso(site_intercepts="local").fit(ROWS, Y, groups=OWNERS)
     assert_array_equal(grouped.coef_, fit_here(SITES, lasso(site_intercepts="local")).coef_)
     refused("whose parts are the clients already", lasso().fit, TABLES, TARGETS, groups=OWNERS)
+    refused("groups has entries that are masked", lasso().fit, ROWS, Y, groups=np.ma.array(OWNERS, mask=Y > 0.0))
     refused(r"such as X\['site'\]", lasso().fit, TABLES[0], TARGETS[0], groups="site")
     refused("0 sample", lasso().fit, ROWS[:0], Y[:0], groups=OWNERS[:0], kind=ValueError)
     own = partial(cross_val_score, X=ROWS.astype(pd.SparseDtype(float, 0)), y=Y, groups=OWNERS, cv=LeaveOneGroupOut())
@@ -263,6 +270,7 @@ def test_weights_that_cannot_be():
         (0.0 * WEIGHTS, "zero everywhere"),
         (WEIGHTS[:3], "inconsistent"),
         (WEIGHTS * np.nan, "sample_weight contains NaN"),
+        (pd.to_timedelta(WEIGHTS, unit="D"), "sample_weight holds dates or times"),
     ):
         refused(message, lasso().fit, ROWS, Y, sample_weight=weights, kind=ValueError)
     refused("_weight is an ndarray of 120; expected a list as long", fit_here, SITES, sample_weight=WEIGHTS)
@@ -478,8 +486,10 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
     assert_array_equal(read["age"], [6.0, *[np.nan] * 4])
     # And numbers in single precision are those that are written.
     refused("is an Arrow; give", BOOK.read, type("Arrow", (list,), {"column_names": ["age"], "columns": [[6.0]]})())
-    read = Codebook({"age": Column(range=(0.1, 9.0), missing=[-99.9])}).read({"age": np.float32([0.1, -99.9])})
-    assert_array_equal(read["age"], [0.1, np.nan])
+    read = Codebook({"age": Column(range=(0.1, 9.0), missing=[-99.9])})
+    assert_array_equal(read.read({"age": np.float32([0.1, -99.9])})["age"], [0.1, np.nan])
+    # Nor is what is under a mask.
+    assert_array_equal(read.read({"age": np.ma.masked_equal(np.float32([0.1, 5]), 5)})["age"], [0.1, np.nan])
 
 
 NOT_IN_BOOK = [

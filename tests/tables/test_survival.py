@@ -179,6 +179,8 @@ def test_targets_of_another_form_are_refused_in_words():
         (FIRST.assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
         (FIRST[["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
+        (FIRST.assign(strata=[*[1, "1", "a"] * 30]), "strata holds texts and numbers"),
+        (np.ma.array(FIRST.drop(columns="strata").to_records(False), mask=np.eye(90)[3]), "entries that are masked"),
         (FIRST.assign(strata=None), r"site 0: .* y\['strata'\] in 90 of 90 rows"),
         ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
         (FIRST.assign(entry=FIRST["time"]), r"entry\[0\] is not before times\[0\]"),
@@ -194,9 +196,9 @@ def test_targets_of_another_form_are_refused_in_words():
     dated = DATES.assign(event=FIRST["event"].to_numpy())
     python = dated.assign(time=DATES["time"].dt.date, entry=DATES["entry"].dt.date)
     assert_array_equal(*(FederatedCoxRegression().fit(X[:1], [y]).coef_ for y in (dated, python)))
-    alone = FIRST.assign(strata=range(90))
     for weights in (None, [np.arange(1.0, 91.0)]):
-        refused("no client has an event while somebody else", FederatedCoxRegression().fit, X[:1], [alone], weights)
+        alone = [FIRST.assign(strata=range(90))]
+        refused("no client has an event while somebody else", FederatedCoxRegression().fit, X[:1], alone, weights)
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------

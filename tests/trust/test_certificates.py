@@ -256,8 +256,7 @@ def stopped(kind, lie=None, aggregation="mean", number=CLIENTS, liar=LIAR):
     strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.05, work=Steps(2, batch_size=None), aggregation=aggregation)
     stop = EarlyStopping(validation=f"{kind}/loss", patience=4)
     objectives = [Reporting(own.features, own.targets, scale=0.5) for own in regressions(number)]
-    result = simulated(strategy, app_of(objectives, mods), 40, num_nodes=number, callbacks=[stop])
-    return stop, result
+    return stop, simulated(strategy, app_of(objectives, mods), 40, num_nodes=number, callbacks=[stop])
 
 
 honest_stop = cache(stopped)

@@ -185,8 +185,7 @@ def run_sparse(kind, options, form="sparse", rounds=6, since=99):
     given = {"regularizer": fco.L1(0.001), "client_lr": 0.5, "work": fco.Epochs(1, batch_size=4), "seed": 1, **options}
     strategy = kind(**given, fraction_evaluate=0.0)
     start = arrays_of({"coefficients": np.zeros(COLUMNS), "intercept": np.zeros(1)})
-    result = started(strategy, grid, rounds, start, callbacks=[lambda number, *_: done.append(number)])
-    return strategy, result, grid
+    return strategy, started(strategy, grid, rounds, start, callbacks=[lambda number, *_: done.append(number)]), grid
 
 
 SPARSE = {

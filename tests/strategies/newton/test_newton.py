@@ -174,8 +174,7 @@ def certified(objectives, psi, **options):
 
 def test_classes_that_are_separable_along_what_psi_leaves_alone():
     """l1 alone has an optimum; without psi on a separating column the loss has none, and a residual says 'solved'."""
-    features = np.random.default_rng(0).normal(size=(3, 20, 4))
-    objectives = [Logistic(own, own[:, 0] > 0.0) for own in features]
+    objectives = [Logistic(own, own[:, 0] > 0.0) for own in np.random.default_rng(0).normal(size=(3, 20, 4))]
     certified(objectives, L1(0.05))
     free = L1(0.05, weights=np.array([0.0, 1.0, 1.0, 1.0]))
     result, _ = solved(objectives, free, hessian="none", rounds=60)
@@ -188,8 +187,7 @@ def test_sites_with_one_class_and_with_one_row():
     of_one_class = Logistic(three.features, np.ones(three.num_examples))
     single = Logistic(one.features[:1], one.labels[:1])
     w = certified([single, two, of_one_class], L1(0.03))
-    best = centralized_solution([single, two, of_one_class], L1(0.03), tol=1e-10)
-    assert_allclose(w, best, atol=1e-4)
+    assert_allclose(w, centralized_solution([single, two, of_one_class], L1(0.03), tol=1e-10), atol=1e-4)
     certified([LeastSquares(np.ones((1, 2)), np.array([3.0]))], L1(0.1))
 
 
