@@ -21,7 +21,7 @@ from shared import Marks, federate, options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.core.computing import random_generator
-from flwr_fco.engines.client import answer
+from flwr_fco.engines import Client
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
@@ -75,7 +75,7 @@ def solvers_alone(objectives: list[LeastSquares], strategy: CompositeStrategy, r
     for number in range(1, rounds + 1):
         for m, objective in enumerate(objectives):
             downlink = Downlink(plan, {"dual": dual, "tracker": tracker}, RATE)
-            answer(method, downlink, objective, None, random_generator(0, number, m), 0)
+            Client(downlink, objective, random_generator(0, number, m)).answer(method, None)
         mark()
     return mark.milliseconds()
 

@@ -25,6 +25,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
+from flwr_fco import engines
 from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.asking import folds_of
 from flwr_fco.algorithms.newton.path import NewtonPath
@@ -34,7 +35,6 @@ from flwr_fco.core.computing import logger, own_turn, random_generator, single_t
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, describe, of_type, takes
-from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Question, Uplink
@@ -399,7 +399,7 @@ class Client:
             seed = self.disclosure.secret(context, drawn=folds > 0 and not down.numbers["first"])
             if folds > 0:
                 self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
-        up = run_half(method, down, objective, memory, rng, seed)
+        up = engines.Client(down, objective, rng, seed).answer(method, memory)
         # A class that records no losses is not asked for one, as in the compiled loops.
         records_losses = type(objective).take_training_loss is not Objective.take_training_loss
         loss = objective.take_training_loss() if records_losses else None

@@ -110,8 +110,7 @@ class Client(NamedTuple):
 
     def point(self, dual: Vector, elapsed: float) -> Vector:
         """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
-        retrieve = self.plan.point if self.shard is None else self.shard.retrieve
-        return retrieve(dual, elapsed)
+        return self.plan.point(dual, elapsed) if self.shard is None else self.shard.retrieve(dual, elapsed)
 
     def as_sent(self, vector: Vector) -> Vector:
         """Round a vector to the wire's precision, so that both sides remember the same numbers."""
@@ -334,51 +333,37 @@ class Client(NamedTuple):
         retrieve = plan.point_in_loops if psi else lambda z, _, out: plan.h.conjugate_gradient(z, out)
         return Place(np.array, np.asarray, plan.h.gradient, retrieve) if place is None else place
 
+    # --- a round --------------------------------------------------------------------------------------------------
 
-# --- a round ----------------------------------------------------------------------------------------------------------
+    def answer(self, method: Any, memory: ClientState | None) -> Uplink:
+        """Return the answer to the message; if possible all of it is done at the coordinates of the client's features.
 
-
-def answer(
-    method: Any,
-    downlink: Downlink,
-    objective: Objective,
-    memory: ClientState | None,
-    rng: np.random.Generator,
-    seed: int,
-) -> Uplink:
-    """Return a client's answer in a round; if possible all of it is done at the coordinates of the client's features.
-
-    Parameters
-    ----------
-    method : Algorithm
-        As :func:`~flwr_fco.algorithms.contract.method_of` makes it from the plan.
-    downlink : Downlink
-        The server's message; its vectors are read-only.
-    memory : mapping or None
-        What the client remembers; None for a client that begins, and for a method without memories.
-    rng : numpy.random.Generator
-        The generator of this (seed, round, partition).
-    seed : int
-        Of what is the same in all rounds.
-    """
-    plan = downlink.plan
-    client = Client(downlink, objective, rng, seed)
-    shard = client.features() if method.sparse and plan.options.get("sparse_wire", True) else None
-    # What a client remembers is at the coordinates of its rows as long as these are the same.
-    if shard is not None and not (is_shorter(shard.indices.size, plan.layout.size) and shard.holds(memory or {})):
-        shard = None
-    if shard is not None:
-        vectors = {name: shard.vector(downlink, name) for name in downlink.vectors}
-        client = Client(downlink._replace(vectors=vectors), shard.objective, rng, seed, shard)
-    if memory is not None:
-        memory = Received({name: dense(own) if shard is None else own.values for name, own in memory.items()})
-    sent, moved = _checked(method, method.local(client, client.downlink, memory))
-    if shard is not None:
-        if method.sparse in vectors:
-            # As every client's dual moves by it, the server adds it; what is sent is 0 where the features are not.
-            sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * vectors[str(method.sparse)]}
-        sent = {name: shard.sparse(values, plan) for name, values in sent.items()}
-    return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics)
+        Parameters
+        ----------
+        method : Algorithm
+            As :func:`~flwr_fco.algorithms.contract.method_of` makes it from the plan.
+        memory : mapping or None
+            What the client remembers; None for a client that begins, and for a method without memories.
+        """
+        client, plan = self, self.plan
+        shard = self.features() if method.sparse and plan.options.get("sparse_wire", True) else None
+        # What a client remembers is at the coordinates of its rows as long as these are the same.
+        if shard is not None and not (is_shorter(shard.indices.size, plan.layout.size) and shard.holds(memory or {})):
+            shard = None
+        if shard is not None:
+            vectors = {name: shard.vector(self.downlink, name) for name in self.downlink.vectors}
+            downlink = self.downlink._replace(vectors=vectors)
+            client = Client(downlink, shard.objective, self.rng, self.seed, shard)
+        if memory is not None:
+            memory = Received({name: dense(own) if shard is None else own.values for name, own in memory.items()})
+        sent, moved = _checked(method, method.local(client, client.downlink, memory))
+        if shard is not None:
+            if method.sparse in vectors:
+                # As every client's dual moves by it, the server adds it; what is sent is 0 where the features are not.
+                sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * vectors[str(method.sparse)]}
+            on = shard.indices.astype(np.int32)
+            sent = {name: SparseVector(on, values, plan.layout.size) for name, values in sent.items()}
+        return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics)
 
 
 def _checked(method: Any, found: Any) -> tuple[dict[str, Any], Moved]:

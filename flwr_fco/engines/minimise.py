@@ -179,10 +179,9 @@ def minimise(
         return minimum
     if not objective.smooth or objective.ascends is not None:
         kind, other = ("not smooth", "LocalSGD") if objective.ascends is None else ("a saddle function", "FeDualEx")
-        prefix = (
-            f"{type(objective).__name__} is {kind}, and has no method minimiser(pull, penalty, start, work, duality)"
-        )
-        raise ConfigurationError(f"{prefix}. Give it one, or take a strategy of (sub)gradient steps, such as {other}")
+        prefix = f"{type(objective).__name__} is {kind}, and has no method"
+        advice = f"Give it one, or take a strategy of (sub)gradient steps, such as {other}"
+        raise ConfigurationError(f"{prefix} minimiser(pull, penalty, start, work, duality). {advice}")
     modulus, squares, axes = _facts(objective)
     convexity = max(0.0, modulus + penalty)
     problem = _Problem(objective, pull, penalty, work.stopping_norm(convexity, duality), work.max_iterations)

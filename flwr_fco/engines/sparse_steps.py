@@ -69,10 +69,6 @@ class Shard:
         """Whether vectors are sparse, and at the shard's coordinates."""
         return all(isinstance(v, SparseVector) and np.array_equal(v.indices, self.indices) for v in vectors.values())
 
-    def sparse(self, values: Vector, plan: Plan) -> SparseVector:
-        """Return values at the shard's coordinates as a sparse vector of the model's length."""
-        return SparseVector(self.indices.astype(np.int32), values, plan.layout.size)
-
     def retrieve(self, z: Vector, t: float, on: Any = slice(None), psi: bool = True) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
 

@@ -20,7 +20,7 @@ def find_solver(name):
     def solve(downlink, objective, memory, rng):
         numbers = {name.replace("-", "_"): value for name, value in downlink.numbers.items()}
         method = method_of(name, {**numbers, **downlink.plan.options})
-        uplink = engine.answer(method, downlink, objective, memory, rng, downlink.plan.seed)
+        uplink = engine.Client(downlink, objective, rng, downlink.plan.seed).answer(method, memory)
         return uplink, method.remembered(downlink, memory, uplink) or None
 
     return solve
