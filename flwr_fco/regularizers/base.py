@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import checked, of_type, short
+from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import at
 
@@ -42,12 +43,11 @@ def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False)
     prefix += " > 0" if 0.0 < least < 1e-300 else f" >= {least:g}" if math.isfinite(least) else ""
 
     def check(owner: object, name: str, value: ArrayLike) -> Array:
-        try:
+        good = False
+        with suppress(ValueError):
             given = np.asarray(value)
             good = given.dtype.kind in ("iu" if dtype is np.int64 else "fiu") and (given.ndim == 1 or not vector)
             good = good and bool((np.isfinite(given) & (given >= least)).all())
-        except ValueError:
-            good = False
         if not good:
             raise ConfigurationError(f"{type(owner).__name__}({name}=...): expected {prefix}, got {short(value)}")
         result: Array = np.array(given, dtype=dtype, order="C")
@@ -62,13 +62,11 @@ WEIGHTS = array()
 
 def fits(owner: object, prefix: str, sizes: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
     """Raise :class:`ConfigurationError` unless an array of shape `sizes` broadcasts to `shape`."""
-    try:
-        good = np.broadcast_shapes(sizes, shape) == shape
-    except ValueError:
-        good = False
-    if not good:
-        wrong = f"{type(owner).__name__} has {prefix} of shape {sizes}, the array {name!r} of shape {shape}"
-        raise ConfigurationError(f"{wrong}; pass {prefix} of the array's shape, or PerParameter to give each its own")
+    with suppress(ValueError):
+        if np.broadcast_shapes(sizes, shape) == shape:
+            return
+    wrong = f"{type(owner).__name__} has {prefix} of shape {sizes}, the array {name!r} of shape {shape}"
+    raise ConfigurationError(f"{wrong}; pass {prefix} of the array's shape, or PerParameter to give each its own")
 
 
 def outside(violation: float, scale: float, w: Array) -> float:
@@ -354,6 +352,21 @@ class Regularizer(Specified, ABC):
             Whether psi acts on each array separately or on all of them as one long vector.
         """
         return BoundRegularizer(self, layout, scope=scope)
+
+
+@dataclass(frozen=True)
+class Penalty(Regularizer):
+    """A psi times a strength, which paths and cross-validation choose."""
+
+    strength: float = field(metadata=NON_NEGATIVE)
+
+
+@dataclass(frozen=True)
+class Ball(Regularizer):
+    """The points up to a size, the radius, of a norm or of a sum."""
+
+    constraint: ClassVar[bool] = True
+    radius: float = field(metadata=POSITIVE)
 
 
 def with_strength(regularizer: _Own, strength: float) -> _Own:

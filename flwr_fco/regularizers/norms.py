@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE, short
+from flwr_fco.core.validation import FRACTION, POSITIVE, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import grouped, scale
-from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, fits, flat, norm_of, with_strength
-from flwr_fco.regularizers.base import array as an_array
+from flwr_fco.regularizers import base
+from flwr_fco.regularizers.base import WEIGHTS, Array, Ball, Penalty, Regularizer, Solver
 from flwr_fco.regularizers.separable import L1, LInfinityBall
 from flwr_fco.regularizers.sets import L1Ball
 
@@ -27,10 +27,9 @@ _SPARSEST = 16
 GRAM_CONDITION = 1e3
 
 
-class Grouped(Regularizer):
+class Grouped(Penalty):
     """strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2), with groups that cover the array."""
 
-    strength: float
     groups: Array
     weights: Array | None
     l1_ratio: float = 0.0
@@ -54,10 +53,9 @@ class Grouped(Regularizer):
             raise ConfigurationError(f"{type(self).__name__}(weights=...): {prefix}")
 
     def groups_of(self, shape: tuple[int, ...]) -> tuple[float, Array, Vector]:
-        groups = flat(self.groups, shape)
-        weights = self.weights
-        if weights is None:
-            weights = np.sqrt(np.bincount(groups, minlength=int(self.groups.max()) + 1))
+        groups = base.flat(self.groups, shape)
+        count = int(self.groups.max()) + 1
+        weights = np.sqrt(np.bincount(groups, minlength=count)) if self.weights is None else self.weights
         return self.strength * self.l1_ratio, groups, self.strength * (1.0 - self.l1_ratio) * weights
 
     def value(self, w: Array) -> float:
@@ -73,7 +71,7 @@ class Grouped(Regularizer):
 
     def conjugate(self, u: Array) -> float:
         """Return 0 up to the strength in the dual norm, inf beyond."""
-        return 0.0 if self.strength_max(u) <= self.strength * (1.0 + ROUNDING) else math.inf
+        return 0.0 if self.strength_max(u) <= self.strength * (1.0 + base.ROUNDING) else math.inf
 
     def largest_scaling(self, u: Array) -> float:
         size = self.strength_max(u)
@@ -93,7 +91,7 @@ class Grouped(Regularizer):
         s (1 - l1_ratio) weights_g, whose left side decreases and right side increases with s: by bisection, to the last
         bit, of all groups at once.
         """
-        l1, groups, pulls = with_strength(self, 1.0).groups_of(np.shape(gradient_at_zero))
+        l1, groups, pulls = base.with_strength(self, 1.0).groups_of(np.shape(gradient_at_zero))
         size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64)).reshape(-1)
         norms = _norms(size, groups, pulls.size)
         if l1 == 0.0:
@@ -108,12 +106,12 @@ class Grouped(Regularizer):
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the group numbers broadcast to the array."""
-        fits(self, "groups", self.groups.shape, name, shape)
+        base.fits(self, "groups", self.groups.shape, name, shape)
 
 
 def _norms(w: Array, groups: Array, count: int) -> Vector:
     """Return the Euclidean norms of the groups."""
-    unit = norm_of(w)[0]
+    unit = base.norm_of(w)[0]
     return np.asarray(unit * np.sqrt(np.bincount(groups, np.square(w.reshape(-1) / unit), count)))
 
 
@@ -145,18 +143,17 @@ class L2(Grouped):
     kind: ClassVar[str] = "l2"
     groups: ClassVar[Array] = np.zeros((), dtype=np.int64)  # type: ignore[misc]
     weights: ClassVar[Array] = np.ones(1)  # type: ignore[misc]
-    strength: float = field(metadata=NON_NEGATIVE)
 
     def __post_init__(self) -> None:
         Regularizer.__post_init__(self)
 
     def value(self, w: Array) -> float:
         """Return strength * ||w||_2."""
-        return self.strength * math.prod(norm_of(w))
+        return self.strength * math.prod(base.norm_of(w))
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         def solve(v: Array, step: float, out: Array) -> None:
-            unit, root = norm_of(v)
+            unit, root = base.norm_of(v)
             limit = step * self.strength / unit
             scale(v, 0.0 if root <= limit else 1.0 - limit / root, out)
 
@@ -196,8 +193,7 @@ class GroupLasso(Grouped):
     """
 
     kind: ClassVar[str] = "group-lasso"
-    strength: float = field(metadata=NON_NEGATIVE)
-    groups: Array = field(metadata=an_array(np.int64))
+    groups: Array = field(metadata=base.array(np.int64))
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
 
@@ -237,8 +233,7 @@ class SparseGroupLasso(Grouped):
     """
 
     kind: ClassVar[str] = "sparse-group-lasso"
-    strength: float = field(metadata=NON_NEGATIVE)
-    groups: Array = field(metadata=an_array(np.int64))
+    groups: Array = field(metadata=base.array(np.int64))
     l1_ratio: float = field(default=0.5, metadata=FRACTION)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
@@ -299,7 +294,7 @@ class Spectral(Regularizer):
         if not np.isfinite(matrix).all():
             out[...] = np.nan
             return
-        unit, norm = norm_of(matrix)
+        unit, norm = base.norm_of(matrix)
         cut = step * float(getattr(self, "strength", 0.0)) / unit
         if norm <= cut or not matrix.size:
             out[...] = 0.0
@@ -368,7 +363,7 @@ def _factors(matrix: Array, cut: float, norm: float) -> tuple[Array, Vector, Arr
 
 
 @dataclass(frozen=True)
-class Nuclear(Spectral):
+class Nuclear(Penalty, Spectral):
     """The nuclear norm, optionally within a spectral ball: psi(W) = strength * sum_i s_i(W), s_1(W) <= bound.
 
     The proximal map soft-thresholds the singular values, then clips them: with V = P diag(s) Q'::
@@ -399,7 +394,6 @@ class Nuclear(Spectral):
     """
 
     kind: ClassVar[str] = "nuclear"
-    strength: float = field(metadata=NON_NEGATIVE)
     bound: float | None = field(default=None, metadata=POSITIVE)
     reshape: Reshape | None = None
 
@@ -408,7 +402,7 @@ class Nuclear(Spectral):
 
 
 @dataclass(frozen=True)
-class NuclearBall(Spectral):
+class NuclearBall(Ball, Spectral):
     """The nuclear-norm ball {W : sum_i s_i(W) <= radius}.
 
     The proximal map is the projection, whatever the step: it projects the singular values onto the l1 ball. With
@@ -435,8 +429,6 @@ class NuclearBall(Spectral):
     """
 
     kind: ClassVar[str] = "nuclear-ball"
-    constraint: ClassVar[bool] = True
-    radius: float = field(metadata=POSITIVE)
     reshape: Reshape | None = None
 
     def of_values(self) -> Regularizer:
@@ -444,7 +436,7 @@ class NuclearBall(Spectral):
 
 
 @dataclass(frozen=True)
-class SpectralBall(Spectral):
+class SpectralBall(Ball, Spectral):
     """The spectral-norm ball {W : s_1(W) <= radius}.
 
     The proximal map is the projection, whatever the step: it clips the singular values. With V = P diag(s) Q' it is
@@ -471,8 +463,6 @@ class SpectralBall(Spectral):
     """
 
     kind: ClassVar[str] = "spectral-ball"
-    constraint: ClassVar[bool] = True
-    radius: float = field(metadata=POSITIVE)
     reshape: Reshape | None = None
 
     def of_values(self) -> Regularizer:

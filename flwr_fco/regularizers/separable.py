@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE, short
+from flwr_fco.core.validation import FRACTION, POSITIVE, short
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.kernels.prox import separable
-from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, Terms, with_strength
+from flwr_fco.regularizers import base
+from flwr_fco.regularizers.base import WEIGHTS, Array, Ball, Penalty, Regularizer, Solver, Terms
 
 
 class Separable(Regularizer):
@@ -80,7 +81,7 @@ class Separable(Regularizer):
         np.divide(pull, b, out=best, where=b > 0.0)
         best = np.clip(best, lower, upper)
         # At the end of the domain rounding decides nothing.
-        best[np.isinf(best) & (np.abs(pull) <= ROUNDING * a)] = 0.0
+        best[np.isinf(best) & (np.abs(pull) <= base.ROUNDING * a)] = 0.0
         return float((u * best - a * np.abs(best) - 0.5 * b * best**2).sum()) if np.isfinite(best).all() else math.inf
 
     def largest_scaling(self, u: Array) -> float:
@@ -97,7 +98,7 @@ class Separable(Regularizer):
     def strength_max(self, gradient_at_zero: Array) -> float:
         """Return max_i |g_i| / a_i of strength 1, with 0/0 = 0: that coordinate is optimal at 0 for any strength."""
         size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
-        unit = np.zeros(()) if not hasattr(self, "strength") else np.asarray(with_strength(self, 1.0).terms()[0])
+        unit = np.zeros(()) if not hasattr(self, "strength") else np.asarray(base.with_strength(self, 1.0).terms()[0])
         if not unit.any():
             return super().strength_max(size)
         least = np.where(size > 0.0, np.inf, 0.0)
@@ -124,7 +125,7 @@ class Zero(Separable):
 
 
 @dataclass(frozen=True)
-class L1(Separable):
+class L1(Penalty, Separable):
     """The l1 norm, optionally within a box: psi(w) = strength * sum_i weights_i |w_i|, |w_i| <= bound.
 
     The proximal map soft-thresholds, then clips::
@@ -153,7 +154,6 @@ class L1(Separable):
     """
 
     kind: ClassVar[str] = "l1"
-    strength: float = field(metadata=NON_NEGATIVE)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
     bound: float | None = field(default=None, metadata=POSITIVE)
 
@@ -163,7 +163,7 @@ class L1(Separable):
 
 
 @dataclass(frozen=True)
-class L2Squared(Separable):
+class L2Squared(Penalty, Separable):
     """Half the squared l2 norm (ridge): psi(w) = strength/2 * sum_i weights_i w_i^2.
 
     The proximal map shrinks::
@@ -190,7 +190,6 @@ class L2Squared(Separable):
     """
 
     kind: ClassVar[str] = "l2-squared"
-    strength: float = field(metadata=NON_NEGATIVE)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def terms(self) -> Terms:
@@ -198,7 +197,7 @@ class L2Squared(Separable):
 
 
 @dataclass(frozen=True)
-class ElasticNet(Separable):
+class ElasticNet(Penalty, Separable):
     """The elastic net: psi(w) = strength * sum_i weights_i (l1_ratio |u_i| + (1 - l1_ratio)/2 u_i^2), u = scales * w.
 
     The proximal map soft-thresholds, then shrinks::
@@ -231,7 +230,6 @@ class ElasticNet(Separable):
     """
 
     kind: ClassVar[str] = "elastic-net"
-    strength: float = field(metadata=NON_NEGATIVE)
     l1_ratio: float = field(default=0.5, metadata=FRACTION)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
     scales: Array | None = field(default=None, metadata=WEIGHTS)
@@ -308,7 +306,7 @@ class NonNegative(Separable):
 
 
 @dataclass(frozen=True)
-class LInfinityBall(Separable):
+class LInfinityBall(Ball, Separable):
     """The l-infinity ball {w : max |w_i| <= radius}.
 
     The proximal map is the projection, whatever the step: ``clip(v, -radius, radius)``.
@@ -331,8 +329,6 @@ class LInfinityBall(Separable):
     """
 
     kind: ClassVar[str] = "l-infinity-ball"
-    constraint: ClassVar[bool] = True
-    radius: float = field(metadata=POSITIVE)
 
     def terms(self) -> Terms:
         return Terms(lower=-self.radius, upper=self.radius)

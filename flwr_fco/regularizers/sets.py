@@ -11,7 +11,7 @@ import numpy as np
 from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import keep_largest, magnitudes_between, on_simplex, scale
-from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, flat, norm_of, outside
+from flwr_fco.regularizers.base import WEIGHTS, Array, Ball, Regularizer, Solver, flat, norm_of, outside
 from flwr_fco.regularizers.separable import L1
 
 #: From how many entries on the k-th largest is looked for among those that are near it in a sample of so many.
@@ -20,7 +20,7 @@ _SAMPLE = 1 << 12
 
 
 @dataclass(frozen=True)
-class L1Ball(Regularizer):
+class L1Ball(Ball):
     """The (weighted) l1 ball {w : sum_i weights_i |w_i| <= radius}.
 
     The proximal map is the projection, whatever the step: ``v`` inside the ball, otherwise
@@ -47,8 +47,6 @@ class L1Ball(Regularizer):
     """
 
     kind: ClassVar[str] = "l1-ball"
-    constraint: ClassVar[bool] = True
-    radius: float = field(metadata=POSITIVE)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
@@ -66,7 +64,7 @@ class L1Ball(Regularizer):
 
 
 @dataclass(frozen=True)
-class L2Ball(Regularizer):
+class L2Ball(Ball):
     """The l2 ball {w : ||w||_2 <= radius}.
 
     The proximal map is the projection, whatever the step: ``v * min(1, radius / ||v||_2)``.
@@ -89,8 +87,6 @@ class L2Ball(Regularizer):
     """
 
     kind: ClassVar[str] = "l2-ball"
-    constraint: ClassVar[bool] = True
-    radius: float = field(metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
         unit, root = norm_of(w)
@@ -111,7 +107,7 @@ class L2Ball(Regularizer):
 
 
 @dataclass(frozen=True)
-class Simplex(Regularizer):
+class Simplex(Ball):
     """The simplex {w : w >= 0, sum_i w_i = radius}.
 
     The proximal map is the projection, whatever the step: ``max(v - theta, 0)`` with the unique theta for which the sum
@@ -135,7 +131,6 @@ class Simplex(Regularizer):
     """
 
     kind: ClassVar[str] = "simplex"
-    constraint: ClassVar[bool] = True
     radius: float = field(default=1.0, metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
@@ -205,12 +200,9 @@ class HardSparsity(Regularizer):
         return 0.0 if np.count_nonzero(w) <= self.count_of(w.size) else math.inf
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
-        return self.solve
-
-    def solve(self, v: Array, step: float, out: Array) -> None:
-        """Keep the largest coordinates and set all others to 0."""
-        count = self.count_of(v.size)
-        keep_largest(v, kth_largest(v, count) if count < v.size else 0.0, count, out)
+        """Return the map that keeps the largest coordinates and sets all others to 0."""
+        count = self.count_of(math.prod(shape))
+        return lambda v, step, out: keep_largest(v, kth_largest(v, count) if count < v.size else 0.0, count, out)
 
 
 @dataclass(frozen=True)
