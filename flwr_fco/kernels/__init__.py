@@ -1,7 +1,5 @@
 """Numba kernels: free functions on plain arrays, compiled once and cached on disk."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile
