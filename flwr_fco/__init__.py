@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 __version__: str
 
 if TYPE_CHECKING:
-    # For type checkers: the names below, and of losses and methods a few more. (Flower ships no .pyi where it runs this
-    # repository as an app.)
-    from flwr_fco.algorithms.contract.choices import *  # noqa: F403, I001 (short lines, not a name a line)
-    from flwr_fco.client_apps import client_app as client_app, short_mod as short_mod
+    # For type checkers: the names below, and of losses and strategies a few more. (Flower ships no .pyi where it runs
+    # this repository as an app.)
+    from flwr_fco.client_apps import client_app as client_app, short_mod as short_mod  # noqa: I001 (in one line)
     from flwr_fco.mirror_maps import *  # noqa: F403
     from flwr_fco.objectives import *  # noqa: F403
     from flwr_fco.privacy import *  # noqa: F403
     from flwr_fco.regularizers import *  # noqa: F403
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
-    from flwr_fco.strategies import CompositeStrategy as CompositeStrategy, Epochs as Epochs, Minimise as Minimise
-    from flwr_fco.strategies import Short as Short, Steps as Steps
-    from flwr_fco.strategies.methods import *  # noqa: F403
+    from flwr_fco.strategies import *  # noqa: F403
 else:
     #: What each module provides, in as many rows as it takes.
     _ROWS = """

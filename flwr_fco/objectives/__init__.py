@@ -1,17 +1,9 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
-from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.layout import Layout, Vector  # noqa: I001 (short lines, not a name a line)
 from flwr_fco.objectives.base import Batch, Line, Objective
-from flwr_fco.objectives.linear import (
-    Huber,
-    LeastSquares,
-    Linear,
-    Logistic,
-    MultinomialLogistic,
-    Poisson,
-    SquaredHinge,
-    TraceRegression,
-)
+from flwr_fco.objectives.linear import Huber, LeastSquares, Linear, Logistic, MultinomialLogistic, Poisson
+from flwr_fco.objectives.linear import SquaredHinge, TraceRegression
 from flwr_fco.objectives.links import Link
 from flwr_fco.objectives.saddle import BilinearSaddle, FunctionSaddle, SaddleObjective
 from flwr_fco.objectives.site_intercept import SiteIntercept
