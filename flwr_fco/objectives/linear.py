@@ -164,11 +164,10 @@ class Linear(Objective):
         self._row_shape = shape
         self._single = None
         self.layout = _layout_of((*shape, *[outputs] * (outputs > 1)), outputs if self.intercept else 0)
-        self._num_examples = features.shape[0]
+        self.num_examples = features.shape[0]
         self._size = features.shape[1] * outputs
 
-    # Every round asks every client for these two, which a function in Python would answer more slowly.
-    num_examples: int = property(attrgetter("_num_examples"), doc="The number of rows.")  # type: ignore[assignment]
+    # Every round asks every client for this one, which a function in Python would answer more slowly.
     compiled: tuple[Any, ...] = property(_DATA, doc="Code, parameter and rows.")  # type: ignore[assignment]
     num_outputs: int = property(attrgetter("link.outputs"), doc="Columns of W.")  # type: ignore[assignment]
     quadratic = property(attrgetter("link.quadratic"), doc="Whether the Hessian is the same everywhere.")

@@ -121,12 +121,11 @@ class TorchObjective(Objective):
         collate: Callable[[list[Any]], Any] = default_collate,
         chunk_size: int = 1024,
     ) -> None:
-        checked("model", model, nn.Module)
+        self.model: nn.Module = checked("model", model, nn.Module)
         _check_takes_model_and_batch("loss", loss, "F.cross_entropy(model(batch[0]), batch[1])")
         if scores is not None:
             example = '{"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()}'
             _check_takes_model_and_batch("scores", scores, example)
-        self.model = model
         self.loss = loss
         self.scores = scores
         self._collate = collate
@@ -136,8 +135,7 @@ class TorchObjective(Objective):
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
         prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
         with in_words(f"{prefix}, whose examples can be counted and shuffled", ConfigurationError):
-            self.num_examples = len(self.dataset)  # type: ignore[arg-type]
-        checked("len(dataset)", self.num_examples, int, AT_LEAST_ONE)
+            self.num_examples = checked("len(dataset)", len(self.dataset), int, AT_LEAST_ONE)  # type: ignore[arg-type]
         named = trainable(model)
         self._parameters: list[Tensor] = list(named.values())
         self._modules = list(model.modules())

@@ -136,10 +136,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
         pairs = (zip(group["names"], group["params"], strict=True) for group in self.param_groups)
-        shapes = {name: tuple(p.shape) for name, p in chain.from_iterable(pairs)}
+        rows = [(name, tuple(p.shape), "float64", True, False) for name, p in chain.from_iterable(pairs)]
         common = self.defaults["apply_to"]
         acted_on = dict[PerParameter, list[str]]()
-        rows = [(name, shape, "float64", True, False) for name, shape in shapes.items()]
         by_default = set(Layout.from_header(rows).applying(common).regularized_names)
         regularizers: dict[str, Regularizer | None] = {}
         for group in self.param_groups:
@@ -150,7 +149,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             if isinstance(psi, PerParameter):
                 acted_on.setdefault(psi, []).extend(name for name in names if name in hit)
         for psi, names in acted_on.items():
-            psi.require_names(names, [name for name in shapes if regularizers[name] is None and name not in names])
+            psi.require_names(names, [name for name, own in regularizers.items() if own is None and name not in names])
         return regularizers
 
     @property
