@@ -52,11 +52,10 @@ class PerParameter(Regularizer):
     def __post_init__(self) -> None:
         own = lambda psi: isinstance(psi, Regularizer) and not psi.by_name  # noqa: E731
         patterns = checked_patterns("PerParameter", self.regularizers, "regularizer", own)
-        object.__setattr__(self, "regularizers", patterns)
-        object.__setattr__(self, "convex", all(psi.convex for psi in patterns.values()))
+        convex = all(psi.convex for psi in patterns.values())
         # One that leaves its arrays alone takes nothing from the others.
         constraint = all(psi.constraint or isinstance(psi, Zero) for psi in patterns.values())
-        object.__setattr__(self, "constraint", constraint)
+        vars(self).update(regularizers=patterns, convex=convex, constraint=constraint)
 
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the first pattern that matches, or None."""
@@ -177,8 +176,7 @@ class Adapter(Regularizer):
         operator = FACTORIES[self.name](**self.arguments)
         if not callable(operator) or not callable(getattr(operator, "prox", None)):
             raise ConfigurationError(f"Adapter: {operator!r}; expected operator(x) and operator.prox(x, tau)")
-        object.__setattr__(self, "arguments", dict(self.arguments))
-        object.__setattr__(self, "_operator", operator)
+        vars(self).update(arguments=dict(self.arguments), _operator=operator)
 
     def __reduce__(self) -> tuple[type[Adapter], tuple[str, Mapping[str, Any]]]:
         """Pickle by constructor: the operator is made again."""
