@@ -509,8 +509,7 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
 
     for first in (clone(model).fit(parts, labels), over_a_grid(parts, labels)):
         assert_array_equal(first.class_count_, np.bincount(np.concatenate(labels)))
-    factors = first.class_count_.sum() / (classes * first.class_count_)
-    weights = [factors[own] for own in labels]
+    weights = [first.class_count_.sum() / (classes * first.class_count_)[own] for own in labels]
     theirs = LogisticRegression(C=0.7, class_weight="balanced", tol=1e-10, max_iter=10**4)
     theirs.fit(np.vstack(parts), np.concatenate(labels))
     for ours in (clone(model).fit(parts, labels, weights), over_a_grid(parts, labels, weights)):
