@@ -30,7 +30,7 @@ from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.asking import folds_of
 from flwr_fco.algorithms.newton.path import NewtonPath
 from flwr_fco.certificates import LARGEST_LOSS, reported_at
-from flwr_fco.client_apps.disclosure import Disclosure, answered
+from flwr_fco.client_apps.disclosure import Disclosure, Next, answered
 from flwr_fco.core.computing import logger, own_turn, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.schema import names_of
@@ -44,8 +44,7 @@ from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise
 
 LoadObjective = Callable[[Context], Objective]
-#: Flower moves its own name for this type between releases.
-Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
+Mod = Callable[[Message, Context, Next], Message]
 #: Columns above which no scales are said.
 _MOST_COLUMNS = 50_000
 #: What a strategy should start from.
@@ -544,8 +543,7 @@ class Client:
                 answer = answer._replace(numbers={"reported": 0.0}, vectors=zeros)
         if role == "evaluate":
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.load_evaluation is not None)})
-        content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
-        return Message(content, reply_to=message)
+        return Message(records.encode_answer(answer._replace(examples=float(objective.num_examples))), reply_to=message)
 
 
 class TaskApp(ClientApp):

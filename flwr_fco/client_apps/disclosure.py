@@ -25,6 +25,9 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
 from flwr_fco.objectives import Linear, Objective
 from flwr_fco.work import FirstOrder
 
+#: What answers a message, the other mods of a ClientApp in it. Flower moves its own name for this between releases.
+Next = Callable[[Message, Context], Message]
+
 
 @dataclass(frozen=True)
 class Disclosure(Choice):
@@ -197,10 +200,8 @@ def _events_of(objective: Objective) -> list[int] | None:
 
 
 #: Limits: what they count, what is said of fewer, and the attribute by which a loss says it.
-_COUNTED = {
-    "min_class_rows": (_classes_of, "a class with fewer rows", "labels"),
-    "min_events": (_events_of, "fewer events", "num_events"),
-}
+_COUNTED = {"min_class_rows": (_classes_of, "a class with fewer rows", "labels")}
+_COUNTED["min_events"] = (_events_of, "fewer events", "num_events")
 
 
 def _kept(context: Context) -> Any:
@@ -220,9 +221,7 @@ _MOST = 60
 _LONGEST = 400
 
 
-def answered(
-    disclosure: Disclosure, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> Message:
+def answered(disclosure: Disclosure, message: Message, context: Context, call_next: Next) -> Message:
     """Answer a message as the outermost mod of a ClientApp: count what leaves, and write a line of the log about it."""
     asked: Any = message.content.get("fco-question", {})
     kind = "/".join(f"{text}" for text in (message.metadata.message_type, dict(asked).get("kind")) if text)

@@ -60,9 +60,7 @@ LONGEST_PLAN = 4_000_000
 #: Flower's name of NumPy's format.
 NUMPY = "numpy.ndarray"
 #: Prefixes of the indices of a sparse vector, of those of all its non-zeros, and of an array that passes through.
-INDICES = "indices:"
-NONZEROS = "nonzeros:"
-PASS = "pass:"
+INDICES, NONZEROS, PASS = "indices:", "nonzeros:", "pass:"
 #: Why an array, or a reply with other arrays, is left out.
 NOT_FINITE = "NaN or infinite values"
 OTHER_NAMES = "the arrays' names are not those of the model that `start` was given"
@@ -270,8 +268,7 @@ def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[An
 def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
     """Return a record of arrays as they are: Flower's constructor makes new ones."""
     record = _EMPTY.copy()
-    for name, array in arrays.items():
-        record[name] = array
+    record.update(arrays)
     return record
 
 
@@ -611,10 +608,7 @@ def isolated(content: RecordDict) -> RecordDict:
 Task = tuple[Node, Downlink]
 Reply = tuple[Node, Uplink | None]
 #: Types of messages: which partition a client has, what its table is, or its names only, and questions about its loss.
-PARTITION = "query.partition"
-TABLE = "query.table"
-NAMES_ONLY = "query.names"
-QUESTIONS = "query.question"
+PARTITION, TABLE, NAMES_ONLY, QUESTIONS = "query.partition", "query.table", "query.names", "query.question"
 
 
 def addressed(grid: Any, contents: Iterable[tuple[int, RecordDict]], kind: str, number: int) -> list[Message]:
@@ -631,14 +625,15 @@ def addressed(grid: Any, contents: Iterable[tuple[int, RecordDict]], kind: str, 
     number : int
         The round.
     """
+    about: Any = {"message_type": kind, "group_id": str(number)}
     with getattr(grid, "identity", nullcontext)():
-        return [
-            Message(content, dst_node_id=node_id, message_type=kind, group_id=str(number))
-            for node_id, content in contents
-        ]
+        return [Message(content, dst_node_id=node_id, **about) for node_id, content in contents]
 
 
-class _Box(Sequence[Message]):
+Messages = Sequence[Message]
+
+
+class _Box(Messages):
     """Messages that are made when somebody looks at them; from then on they count, as they may have been changed."""
 
     opened = False

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from flwr_fco.core.computing import random_generator
@@ -46,6 +47,8 @@ _ROUNDING = 7
 _LARGEST = {"int8": 127.0, "float16": 1.0, "exact": math.inf}
 Kind = Literal["int8", "float16"]
 Mask = NDArray[np.bool_]
+Values = NDArray[Any]
+Arrays = Mapping[str, Values]
 
 
 @refusing
@@ -152,7 +155,7 @@ def bits_of(mask: Mask) -> NDArray[np.uint8]:
     return np.frombuffer(zlib.compress(np.packbits(mask).data, 6), np.uint8)
 
 
-def mask_of(bits: NDArray[Any], size: int) -> Mask:
+def mask_of(bits: Values, size: int) -> Mask:
     """Return the mask of some bytes.
 
     Raises
@@ -170,7 +173,7 @@ def mask_of(bits: NDArray[Any], size: int) -> Mask:
     return np.unpackbits(np.frombuffer(data, np.uint8), count=size).astype(np.bool_)
 
 
-def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) -> tuple[np.float32, NDArray[Any]]:
+def rounded(values: Values, kind: str, rng: Generator | None) -> tuple[np.float32, Values]:
     """Return the scale of values, and what they are of it.
 
     Parameters
@@ -204,16 +207,15 @@ def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) ->
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 
-def _sent(layout: Layout, known: Mask, more: Mask) -> list[NDArray[Any]]:
+def _sent(layout: Layout, known: Mask, more: Mask) -> list[Values]:
     """Return by array the indices of what is sent of it: those that both sides know, then others; or all of them."""
     found = [(entry, [np.flatnonzero(mask[entry.block]) for mask in (known, more)]) for entry in layout.entries]
     return [entry.offset + (np.concatenate(at) if entry.regularized else np.arange(entry.size)) for entry, at in found]
 
 
-def _written(
-    layout: Layout, vector: NDArray[Any], known: Mask, more: Mask, kind: str, rng: np.random.Generator | None
-) -> dict[str, Array]:
+def _written(form: Form, vector: Values, known: Mask, more: Mask, kind: str, rng: Generator | None) -> dict[str, Array]:
     """Return what is sent of a vector: its numbers at indices that the other side knows, and at more of them."""
+    layout = form.layout
     scales = np.zeros(len(layout.entries), np.float32)
     values = [np.zeros(0, np.int8)]
     rest = [np.zeros(0, vector.dtype)]
@@ -221,25 +223,27 @@ def _written(
         if (part := vector[indices]).any():
             scales[i], held = rounded(part, kind if entry.regularized else "exact", rng)
             (values if entry.regularized else rest).append(held)
-    bits: NDArray[Any] = bits_of(more[layout.regularized_mask() & ~known])
-    arrays = (bits, scales, np.concatenate(values), np.concatenate(rest))
+    places = bits_of(more[layout.regularized_mask() & ~known])
+    arrays: list[Values] = [places, scales, np.concatenate(values), np.concatenate(rest)]
     return dict(zip(_PARTS, map(to_array, arrays), strict=True))
 
 
-def _read(
-    layout: Layout, parts: Mapping[str, NDArray[Any]], known: Mask, kinds: Sequence[str], most: Callable[[int], float]
-) -> tuple[NDArray[Any], Mask]:
-    """Return a vector that the other side has written, and the indices of it that were not known."""
+def _read(layout: Layout, parts: Arrays, known: Mask, wire: Short | None = None) -> tuple[Values, Mask]:
+    """Return a vector that the other side has written, and the indices of it that were not known.
+
+    With `wire` it is a client's, in the form and with no more increments than that allows.
+    """
+    kinds = ("int8", *FLOATS) if wire is None else (wire.up,)
     scales = _expected(parts, SCALES, len(layout.entries), ("float32",))
     if (scales < 0.0).any():
         raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
     more = np.zeros(layout.size, np.bool_)
     candidates = layout.regularized_mask() & ~known
     more[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
-    held: dict[bool, list[tuple[Any, NDArray[Any]]]] = {True: [], False: []}
+    held: dict[bool, list[tuple[Any, Values]]] = {True: [], False: []}
     for entry, scale, at in zip(layout.entries, scales, _sent(layout, known, more), strict=True):
         here, new = (int(mask[entry.block].sum()) for mask in (known, more))
-        if new > (allowed := most(here) if scale else 0):
+        if new > (allowed := 0 if not scale else math.inf if wire is None else wire.most_indices(here)):
             raise ProtocolError(f"{new} increments off the non-zeros of {entry.name!r}, expected at most {allowed}")
         if scale:
             held[entry.regularized].append((scale if entry.regularized else 1.0, at))
@@ -272,14 +276,14 @@ def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -
     arrays: Any = content[key]
     vector = _flat(form, {name: array.numpy() for name, array in arrays.items()})
     support: Mask = form.layout.regularized_mask() & (vector != 0.0)
-    made = _written(form.layout, vector, np.zeros_like(support), support, "exact" if exact else form.wire.down, None)
+    made = _written(form, vector, np.zeros_like(support), support, "exact" if exact else form.wire.down, None)
     own = {form.vector} if form.vector else {*form.layout.names}
     content[key] = record_of(made | {name: array for name, array in arrays.items() if name not in own})
     content[SHORT] = ConfigRecord({"form": form.header})
     return support
 
 
-def _flat(form: Form, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _flat(form: Form, arrays: Arrays) -> Values:
     if form.vector:
         return arrays[form.vector]
     own = [arrays[name] for name in form.layout.names]
@@ -287,7 +291,7 @@ def _flat(form: Form, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate([array.reshape(-1).astype(dtype, copy=False) for array in own])
 
 
-def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: Sequence[str]) -> NDArray[Any]:
+def _expected(parts: Arrays, name: str, size: int, dtypes: Sequence[str]) -> Values:
     """Return an array of so many finite numbers of some dtypes."""
     # Of an empty array the dtype says nothing.
     check_array(name, parts[name], dtypes if size else (parts[name].dtype.name,), (size,))
@@ -332,7 +336,7 @@ class short_mod(Choice):
             raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
         parts = {name: from_array(name, sent[name]) for name in _PARTS}
         nowhere = np.zeros(form.layout.size, np.bool_)
-        start, support = _read(form.layout, parts, nowhere, ("int8", *FLOATS), lambda _: math.inf)
+        start, support = _read(form.layout, parts, nowhere)
         start = start.astype(parts[REST].dtype)
         given = {form.vector: start} if form.vector else form.layout.unflatten(start)
         arrays = dict(sent) | {name: to_array(array) for name, array in given.items()}
@@ -352,9 +356,7 @@ class short_mod(Choice):
         return reply
 
 
-def _reply(
-    form: Form, record: ArrayRecord, given: Mapping[str, NDArray[Any]], support: Mask, rng: np.random.Generator
-) -> ArrayRecord:
+def _reply(form: Form, record: ArrayRecord, given: Arrays, support: Mask, rng: Generator) -> ArrayRecord:
     """Return the short form of a client's arrays."""
     layout = form.layout
     shapes = {"increment": (layout.size,)} if form.vector else layout.shapes
@@ -368,10 +370,9 @@ def _reply(
     for block in [entry.block for entry in layout.entries if entry.regularized]:
         # The largest moves off the non-zeros, none of them 0.
         sizes = np.where(support[block], 0.0, np.abs(moved[block]))
-        most = form.wire.most_indices(int(support[block].sum()))
-        if count := min(most, int(np.count_nonzero(sizes))):
+        if count := min(form.wire.most_indices(int(support[block].sum())), int(np.count_nonzero(sizes))):
             more[block][np.argpartition(-sizes, count - 1)[:count]] = True
-    made = _written(form.layout, moved, support, more, form.wire.up, rng)
+    made = _written(form, moved, support, more, form.wire.up, rng)
     return record_of(made | {name: array for name, array in record.items() if name not in shapes})
 
 
@@ -399,7 +400,7 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
     if SHORT not in content or not {*_PARTS} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
     parts = {name: from_array(name, arrays.pop(name)) for name in _PARTS}
-    increment, _ = _read(form.layout, parts, support, (form.wire.up,), form.wire.most_indices)
+    increment = _read(form.layout, parts, support, form.wire)[0]
     return increment, RecordDict({**content.metric_records, "arrays": record_of(arrays)})
 
 

@@ -67,9 +67,7 @@ _identities: list[Any] = []
 
 def identity(run_id: int) -> AbstractContextManager[None]:
     """Make this process the ServerApp of a run, as ``Message(...)`` requires."""
-    if TaskIdentity is None:
-        return nullcontext()
-    return temporarily(_identities, _identity, _identify, (run_id, 1, 1))
+    return nullcontext() if TaskIdentity is None else temporarily(_identities, _identity, _identify, (run_id, 1, 1))
 
 
 def _identity() -> list[Any]:
@@ -587,7 +585,12 @@ def import_ray(address: str | None = None) -> Any:
     if not address and "ray" not in sys.modules:
         os.environ.update(token_settings())
     ray = installed("ray", "engine='ray' needs Ray: pip install ray (the extra [sweep]), or take engine='in-process'")
-    if not _demands_token():
+    # Ray in this process demands and gives a token, or does not: it decides that when it is imported.
+    demands = False
+    with suppress(ImportError, AttributeError):
+        raylet: Any = import_module("ray._raylet")
+        demands = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
+    if not demands:
         where = f"The Ray cluster at {address}" if address else "Ray, which is started on this machine,"
         text = "%s demands no token: whoever reaches its ports, on all interfaces, runs code as this user. "
         text += "Set RAY_AUTH_MODE=token before Ray starts (Ray >= 2.52; docs/tutorials/ray-cluster.md), or close them"
@@ -607,12 +610,3 @@ def token_settings() -> dict[str, str]:
         return {}
     given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     return {"RAY_AUTH_MODE": "token", **({} if given else {"RAY_AUTH_TOKEN": secrets.token_hex(32)})}
-
-
-def _demands_token() -> bool:
-    """Whether Ray in this process demands and gives a token, which it decides when it is imported."""
-    try:
-        raylet: Any = import_module("ray._raylet")
-        return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
-    except (ImportError, AttributeError):
-        return False

@@ -134,7 +134,12 @@ def simulate(
     >>> (result.arrays["coefficients"].numpy() != 0).tolist()
     [True, True, False, False]
     """
-    _check_kinds(strategy, client_app)
+    # Later they would be obscure errors in Python or Flower.
+    if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
+        raise ConfigurationError(f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg()")
+    # Any callable that takes a message and a context is accepted.
+    if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
+        raise ConfigurationError(f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load)")
     record = {"example": "ArrayRecord(arrays) of a list of arrays, or of a network ArrayRecord(model.state_dict())"}
     checked("initial_arrays", initial_arrays, ArrayRecord | Mapping, record)
     checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
@@ -220,7 +225,7 @@ def progress_bar(grid: InProcessGrid, num_rounds: int | None, shown: bool | None
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bar:
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bar, ExitStack() as stack:
         task = bar.add_task("rounds", total=num_rounds)
 
         class Compilation(Listener):
@@ -230,22 +235,10 @@ def progress_bar(grid: InProcessGrid, num_rounds: int | None, shown: bool | None
             def on_end(self, event: Event) -> None:
                 bar.update(task, description="rounds", refresh=True)
 
-        before = grid.report
+        stack.callback(setattr, grid, "report", grid.report)
         grid.report = lambda number: bar.update(task, completed=number)
-        try:
-            with install_listener("numba:compile", Compilation()):
-                yield
-        finally:
-            grid.report = before
-
-
-def _check_kinds(strategy: Any, client_app: Any) -> None:
-    """Reject arguments that would cause obscure errors in Python or Flower later."""
-    if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
-        raise ConfigurationError(f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg()")
-    # Any callable that takes a message and a context is accepted.
-    if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
-        raise ConfigurationError(f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load)")
+        stack.enter_context(install_listener("numba:compile", Compilation()))
+        yield
 
 
 def _called(value: Any) -> str:

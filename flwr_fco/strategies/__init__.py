@@ -12,9 +12,8 @@ from flwr_fco.strategies.strategy import CompositeStrategy, MinimiseStrategy, St
 from flwr_fco.work import Epochs, Minimise, Steps
 
 #: All strategies by name, for run configs and command lines.
-STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: getattr(methods, name) for name in sorted(methods.__all__) if name != "proved_zero"
-}
+_NAMES = sorted({*methods.__all__} - {"proved_zero"})
+STRATEGIES: dict[str, type[CompositeStrategy]] = {name: getattr(methods, name) for name in _NAMES}
 
 __all__ = ["AT_LEAST_ONE", "POSITIVE", "STRATEGIES", "CompositeStrategy", "Epochs", "Minimise", "MinimiseStrategy"]
 __all__ += ["Options", "Rate", "Short", "Stage", "StepStrategy", "Steps", "run_of", "strategy"]

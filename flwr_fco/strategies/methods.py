@@ -19,7 +19,7 @@ from flwr_fco import algorithms
 from flwr_fco.algorithms.contract.choices import SHARE, Average, Density, Everyone, Last, Ledger, Reference, Strengths
 from flwr_fco.algorithms.dual_fl import next_momentum
 from flwr_fco.algorithms.newton import NewtonPath, QuasiNewton
-from flwr_fco.algorithms.restricted_gradient_tracking import Stage, restricted_map
+from flwr_fco.algorithms.restricted_gradient_tracking import Stage
 from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
@@ -226,10 +226,6 @@ class ReFedDAGT(StepStrategy):
     client_state: Ledger = field(default=Ledger())
     radius_squared: float | None = field(default=None, metadata=POSITIVE)
 
-    def _check(self) -> None:
-        super()._check()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
-
 
 @strategy
 class MultistepReFedDAGT(ReFedDAGT):
@@ -373,10 +369,6 @@ class DReFedDAGT(DFedDAGT):
     radius_squared: float | None = field(default=None, metadata=POSITIVE)
     stages: Sequence[Stage] = ()
     reference: Reference = field(default=Reference())
-
-    def _check(self) -> None:
-        super()._check()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
 
 
 @strategy

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, is_dataclass
 from inspect import get_annotations
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
+import numpy as np
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -16,6 +17,7 @@ from flwr_fco.algorithms.contract.choices import Arrays, Bounds, Density, Everyo
 from flwr_fco.algorithms.decentralized import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
+from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, SEED, check_fields, nearest, refusing, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
@@ -199,6 +201,8 @@ class Options(FedAvg):
             self.mirror_map.require(self.regularizer)
         if (mixing := getattr(self, "mixing", None)) is not None:
             Graph(mixing)
+        if hasattr(self, "radius_squared"):
+            restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
         if getattr(self, "privacy", None) is not None:
             check_private(self)
         if hasattr(self, "client") and hasattr(self, "density"):
@@ -295,27 +299,22 @@ def _check_density(options: Any) -> None:
             prefix = f"density={options.density} is a psi of its own, beside which {short(psi)} would have no effect"
             which = "in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
             raise ConfigurationError(f"{prefix}. Leave one of them out; {which}")
-    density: Density = options._density
     if options._scope == "joint" and isinstance(whole, PerParameter):
         raise ConfigurationError('a PerParameter is of single arrays: Density(..., scope="layers"), or leave one out')
     if not isinstance(options.mirror_map, Product):
-        options.mirror_map.require(HardSparsity(density=density.share))
+        options.mirror_map.require(HardSparsity(density=options._density.share))
 
 
 def text_of(made: Any) -> str:
     """Return a strategy or a method in words: the options that are not the defaults."""
-    options = fields(made) if is_dataclass(made) else ()
-    values = [(option, getattr(made, option.name)) for option in options if option.init]
-    texts = [f"{option.name}={value!r}" for option, value in values if not _is_default(option, value)]
-    return f"{type(made).__name__}({', '.join(texts)})"
-
-
-def _is_default(option: Field[Any], value: Any) -> bool:
-    default = option.default if option.default_factory is MISSING else option.default_factory()
-    try:
-        return value is default or value is aggregate_metricrecords or bool(value == default)
-    except ValueError:  # arrays compare element by element
-        return False
+    shown = []
+    for option in fields(made) if is_dataclass(made) else ():
+        value = getattr(made, option.name) if option.init else aggregate_metricrecords
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        # Flower's mean of metrics stands for none of the user's.
+        if value is not aggregate_metricrecords and repr(value) != repr(default):
+            shown.append(f"{option.name}={value!r}")
+    return f"{type(made).__name__}({', '.join(shown)})"
 
 
 # --- unknown options --------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
         # Theory depends on the graph, which depends on who is there.
         run.follow()
     if hasattr(run.options, "nu"):
-        theory = _of_dual_fl(run.options, work, smoothness, convexity, probed=probed)
+        theory = _of_dual_fl(run, smoothness, convexity, probed=probed)
     else:
         theory = {"client_lr": _of_steps(run, smoothness, steps)}
     for name in names:
@@ -172,9 +172,7 @@ def _of_steps(run: Run, smoothness: float, steps: int) -> tuple[float, str]:
     return rate, formula + (f", tau = {time:.4g}" if "tau" in formula else "")
 
 
-def _of_dual_fl(
-    options: Any, work: Any, smoothness: float, convexity: float, *, probed: bool
-) -> dict[str, tuple[float, str]]:
+def _of_dual_fl(run: Run, smoothness: float, convexity: float, *, probed: bool) -> dict[str, tuple[float, str]]:
     """Return DualFL's nu = mu + alpha and rho = nu / (L + alpha), each with its formula.
 
     Raises
@@ -182,6 +180,8 @@ def _of_dual_fl(
     ConfigurationError
         If some loss is not strongly convex and alpha is 0.
     """
+    options: Any = run.options
+    work = run.problem.plan.work
     whole = convexity + options.alpha
     if options.nu == "auto" and not whole > 0.0:
         raise ConfigurationError("nu='auto': the losses are not known to be strongly convex; give alpha > 0, or nu")

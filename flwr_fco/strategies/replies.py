@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from statistics import median_high, median_low
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,9 @@ DROPPED = "a hook of the strategy has left it out"
 TOO_LONG = "more than max_ratio="
 #: What its owner may do about it.
 HONEST = "; if it is honest, lower the rates or scale the features"
+Numbers = Sequence[float]
+#: Whose reply does not count, and why.
+Bad = list[tuple[Node, ProtocolError]]
 _FLOAT64 = np.dtype(np.float64)
 _WHOLE = ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
@@ -153,10 +157,9 @@ class Round:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.works: dict[int, Work] = {}
         self.dtype = "float64"
-        self.bytes_down = 0
         self.possible: Any = None
         self.nodes = {node.node_id: node for node in nodes}
-        self.left_out = self.malformed = 0
+        self.bytes_down = self.left_out = self.malformed = 0
         #: Who has replied, as far as this package has sent the messages.
         self.answered = set[int]()
         #: By a message's id whom it has asked, where a SuperLink answers for a node that has died.
@@ -185,7 +188,7 @@ class Round:
         for reason, nodes in () if quiet else alike.items():
             logger.warning("round %s (%s): left out the reply of %s: %s", self.number, self.kind, listed(nodes), reason)
 
-    def settle(self, good: Mapping[Node, Reply], bad: Sequence[tuple[Node, ProtocolError]]) -> list[Reply]:
+    def settle(self, good: Mapping[Node, Reply], bad: Bad) -> list[Reply]:
         """Return the good replies in the order of who was asked; leave out the bad ones, and who has not replied."""
         replied = {*good, *dict(bad)}
         silent = [node for node in self.nodes.values() if node not in replied]
@@ -202,26 +205,24 @@ class Round:
 # --- whose reply is it ------------------------------------------------------------------------------------------------
 
 
-def collect(
-    current: Round, replies: Iterable[Message], read: Callable[[Node, Any], Any]
-) -> tuple[dict[Node, Reply], list[tuple[Node, ProtocolError]]]:
+def collect(current: Round, said: Iterable[Message], read: Callable[[Node, Any], Any]) -> tuple[dict[Node, Reply], Bad]:
     """Return the good replies by who sent them, and why others do not count.
 
     Parameters
     ----------
     current : Round
         Who was asked.
-    replies : iterable of Message
-        As they came; of an unopened inbox the replies themselves.
+    said : iterable of Message
+        The replies as they came; of an unopened inbox the replies themselves.
     read : callable
         ``(node, uplink or content)``: what was read of it; a :class:`ProtocolError` says why it does not count.
     """
     good = dict[Node, Reply]()
-    bad = list[tuple[Node, ProtocolError]]()
-    unread = replies.replies if isinstance(replies, Inbox) and not replies.opened else None
-    for node, said in ((current.sender(message), message) for message in replies) if unread is None else unread:
+    bad = Bad()
+    unread = said.replies if isinstance(said, Inbox) and not said.opened else None
+    for node, own in ((current.sender(message), message) for message in said) if unread is None else unread:
         try:
-            content = _content(current, node, said, good) if isinstance(said, Message) else said
+            content = _content(current, node, own, good) if isinstance(own, Message) else own
             good[node] = Reply(node, read(node, content), content)
         except ProtocolError as error:
             bad.append((node, error))
@@ -421,8 +422,6 @@ def check_examples(run: Any, node: Node, examples: Any, key: str = EXAMPLES, *, 
 
 def check_weight(run: Any, node: Node, weight: float, rows: float) -> None:
     """Raise a ProtocolError if a client has another weight than its first, in a method whose sums keep it."""
-    if run.roll.uniform:
-        return
     keeps = "this method's sums keep a client's weight"
     said = run.tables.rows_of(node)
     if run.options.weighted_by_key == EXAMPLES and said not in (None, rows):
@@ -477,7 +476,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink:
         examples = check_examples(run, node, weight, key, trains=False)
     if options.site_weights is not None:
         examples = run.weight(node, examples)
-    if run.roll is not None:
+    if run.roll is not None and not run.roll.uniform:
         check_weight(run, node, examples, up.examples)
     digest = up.digest if up.digest or run.ledger is None else records.digest_of(up.vectors, up.elapsed)
     return up._replace(node=node, examples=examples, digest=digest, norms=norms)
@@ -566,7 +565,7 @@ class Cap:
         self.usual: dict[str, tuple[float, int]] = {}
         self.far: tuple[Node | None, float] = (None, 1.0)
 
-    def length(self, name: str, lengths: Sequence[float], rounding: float = 0.0) -> float:
+    def length(self, name: str, lengths: Numbers, rounding: float = 0.0) -> float:
         """Return the length that the bound of a round's replies is a multiple of; 0 if there is none yet."""
         usual, count = self.usual.get(name, (0.0, 0))
         median = _median(lengths)
@@ -576,9 +575,7 @@ class Cap:
             self.usual[name] = usual, count + len(lengths)
         return min(max(median, usual / (self.ratio or math.inf)), usual)
 
-    def too_long(
-        self, name: str, lengths: Sequence[float], shares: Sequence[float], usual: float, advice: str = ""
-    ) -> dict[int, str]:
+    def too_long(self, name: str, lengths: Numbers, shares: Numbers, usual: float, advice: str = "") -> dict[int, str]:
         """Return why replies are too long, by index."""
         if self.ratio is None or not usual > 0.0:
             return {}
@@ -654,7 +651,7 @@ def _natural_length(run: Any) -> float:
     return math.sqrt(2.0 / rate) if rate > 0.0 and not run.options._unmodified else 0.0
 
 
-def _overworked(ups: Sequence[Uplink], times: Sequence[float]) -> dict[int, str]:
+def _overworked(ups: Sequence[Uplink], times: Numbers) -> dict[int, str]:
     """Return who says to have done far more than others in a loop of its own, by index.
 
     All are scaled to the mean work: who says 100 times as much makes everybody's step 11 times as long, of ten clients.
@@ -668,15 +665,13 @@ def _overworked(ups: Sequence[Uplink], times: Sequence[float]) -> dict[int, str]
     return {i: f"elapsed={time:.3g} {text}" for i, time in enumerate(times) if time > (1.0 + _ROUNDING) * most[i]}
 
 
-def _median(values: Sequence[float]) -> float:
+def _median(values: Numbers) -> float:
     """Return the median of those numbers that are above 0, which half of them bound; 0 without any.
 
     Between two it is their geometric mean: the lengths of two honest sites may differ by thousands.
     """
-    ordered = sorted(value for value in values if value > 0.0)
-    if not ordered:
-        return 0.0
-    return math.sqrt(ordered[(len(ordered) - 1) // 2]) * math.sqrt(ordered[len(ordered) // 2])
+    above = [value for value in values if value > 0.0]
+    return math.sqrt(median_low(above)) * math.sqrt(median_high(above)) if above else 0.0
 
 
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
@@ -708,7 +703,7 @@ def _is_news(run: Any, member: Any, up: Uplink) -> bool:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def weights_of(examples: Sequence[float], uniform: bool) -> list[float]:
+def weights_of(examples: Numbers, uniform: bool) -> list[float]:
     """Return weights p_m that sum to 1; none if all of them are 0.
 
     Examples

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -28,8 +29,7 @@ from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result
 from flwr_fco.strategies import replies
-from flwr_fco.strategies.ledger import Ledger
-from flwr_fco.strategies.nodes import Nodes, Tables
+from flwr_fco.strategies.nodes import Ledger, Nodes, Tables
 from flwr_fco.strategies.options import AUTO, AUTOMATIC, Options, Rate
 from flwr_fco.work import Work
 
@@ -177,9 +177,9 @@ class Run:
         self.watch = Watch(self)
         #: How far the last step of a method with memories has moved the model, relative to its size.
         self.moved = 0.0
-        self.overflowed = False
-        #: Whether some parts of the run have followed who has come or gone, and others have not.
-        self.changing = False
+        #: Whether the last step has overflowed; whether some parts of the run have followed who has come or gone, and
+        #: others have not.
+        self.overflowed = self.changing = False
         #: What the last step has replaced, until the next round begins: a hook may take the step back.
         self.earlier: dict[str, Any] = {}
         self.indices: dict[tuple[int, int], NDArray[np.int32]] = {}
@@ -471,8 +471,7 @@ def structure(psi: BoundRegularizer, w: Vector, given: Layout) -> dict[str, int 
             size = size + part.size
             numbers["density"] = nonzero / size
         if regularizer.constraint:
-            feasible = math.isfinite(regularizer.value(array))
-            numbers["feasible"] = int(bool(numbers.get("feasible", 1)) and feasible)
+            numbers["feasible"] = int(bool(numbers.get("feasible", 1)) and math.isfinite(regularizer.value(array)))
     return numbers
 
 
@@ -535,10 +534,8 @@ class Watch:
         self._run = run
         self.scale = max(math.sqrt(run.point.size), euclidean_norm(run.point))
         self.good = run.point, run.passed
-        self.good_round = 0
         self.over = False
-        self._too_long = self._malformed = self._alone = 0
-        self._round: tuple[int, Mapping[str, Any]] = (0, {})
+        self.good_round = self._too_long = self._malformed = self._alone = 0
 
     def look(self, number: int, replied: int, *, skipped: bool, metrics: Mapping[str, Any]) -> None:
         """Look at a round.
@@ -564,7 +561,7 @@ class Watch:
         run = self._run
         if self.over:
             return
-        self._round = number, metrics
+        end = partial(self._end, number, metrics)
         left_out = run.current.left_out if run.privacy is None else 0
         reasons = [row.reason for row in run.left_out[-left_out:] if row.round == number] if left_out else []
         # One liar is no half of three, and without half of the clients the others go astray.
@@ -574,7 +571,7 @@ class Watch:
         together = all(overflows) and (len(overflows) > 1 or len(run.nodes.ordered) == 1)
         self._alone = (_MOST_ALONE if together else self._alone + 1) if any(overflows) else 0
         if self._too_long >= _IN_A_ROW:
-            self._end(number, "the increments of half of the clients or more are far longer than at first")
+            end("the increments of half of the clients or more are far longer than at first")
         elif not skipped:
             norm = euclidean_norm(run.point)
             if run.state.round == 1 and norm < _ABSURD:
@@ -583,18 +580,18 @@ class Watch:
                 self.good, self.good_round = (run.point, run.passed), number
             # A method whose steps each lower the objective may go far.
             if not norm <= _TOO_LARGE * self.scale and not run.method.discloses:
-                self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
+                end(f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
         elif run.overflowed:
-            self._end(number, "the update overflows")
+            end("the update overflows")
         elif self._alone >= _MOST_ALONE:
-            self._end(number, "the local steps of all clients overflow", locally=True)
+            end("the local steps of all clients overflow", locally=True)
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
             text = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {run.left_out[-1].reason}"
-            raise NothingTrainedError(f"{type(run.options).__name__}: {text}", result=self._result())
+            raise NothingTrainedError(f"{type(run.options).__name__}: {text}", result=self._result(number, metrics))
 
-    def _end(self, number: int, reason: str, *, locally: bool = False) -> None:
+    def _end(self, number: int, metrics: Mapping[str, Any], reason: str, *, locally: bool = False) -> None:
         run = self._run
         text = f"{type(run.options).__name__} diverged in round {number}: {reason}. {advice_on(run, locally)}"
         if locally and run.state.round == 0:
@@ -603,7 +600,7 @@ class Watch:
             logger.warning('%s The run goes on (on_divergence="warn").', text)
             self.over = True
             return
-        result = self._result()
+        result = self._result(number, metrics)
         result.arrays = model_record(run.given.layout, *self.good)
         node, times = run.cap.far
         # Of a private run's replies nothing is said.
@@ -614,11 +611,9 @@ class Watch:
         text += ' `result`; on_divergence="warn" goes on'
         raise DivergedError(text, server_round=number, result=result, good_round=self.good_round)
 
-    def _result(self) -> Result:
-        number, metrics = self._round
-        result = self._run.result
-        result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
-        return result
+    def _result(self, number: int, metrics: Mapping[str, Any]) -> Result:
+        self._run.result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
+        return self._run.result
 
 
 def advice_on(run: Run, locally: bool) -> str:

@@ -22,21 +22,21 @@ from flwr_fco.core.computing import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
-from flwr_fco.messages.short import Short, shorten
+from flwr_fco.messages.records import STEPS, Messages, encode_uplink, metric_record, only
+from flwr_fco.messages.short import Short
 from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import questions, replies, training
-from flwr_fco.strategies.checkpoint import Saved
-from flwr_fco.strategies.ledger import Ledger
-from flwr_fco.strategies.nodes import EVALUATION
+from flwr_fco.strategies.nodes import EVALUATION, Ledger
 from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
-from flwr_fco.strategies.rounds import Callbacks, metrics_of, run_rounds
+from flwr_fco.strategies.rounds import Callbacks, Saved, metrics_of, run_rounds
 from flwr_fco.strategies.run import Run, average_metrics, structure
 from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | Mapping[str, Any] | None]
+#: The model and the metrics of a round.
+Trained = tuple[ArrayRecord | None, MetricRecord | None]
 
 
 class CompositeStrategy(Options):
@@ -268,9 +268,7 @@ class CompositeStrategy(Options):
 
     # --- Flower's hooks -------------------------------------------------------------------------------------------
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Sequence[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Open a round; return its messages, which are made when somebody looks at them.
 
         The model in `arrays` is what is sent: if it is not the one that :meth:`aggregate_train` returned, the state
@@ -329,9 +327,7 @@ class CompositeStrategy(Options):
             frame = frame.f_back
         return False
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Trained:
         """Check the replies, take the method's step, return the primal arrays and the round's metrics.
 
         Replies with errors, NaN, wrong shapes, dtypes or keys, another round's stamp or impossible numbers are left
@@ -380,9 +376,7 @@ class CompositeStrategy(Options):
         with in_words(f"{who} holds what is no number", ConfigurationError):
             return run.arrays.copy(), metric_record(_joined(theirs, metrics, kept), before)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Sequence[Message]:
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
         run = self._run or self.prepare(arrays)
         asks = self.fraction_evaluate > 0.0 and run.privacy is None
@@ -394,10 +388,8 @@ class CompositeStrategy(Options):
         run.grid = grid
         run.tables.look(run, nodes)
         logger.info("configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
-        content = run.model_message(arrays, ConfigRecord({**config, "server-round": server_round}))
-        if isinstance(self.wire, Short):
-            shorten(content, self.arrayrecord_key, training.short_form(run, "", arrays), exact=True)
-        return addressed(grid, ((node.node_id, isolated(content)) for node in nodes), "evaluate", server_round)
+        config = ConfigRecord({**config, "server-round": server_round})
+        return training.to_all(run, nodes, run.model_message(arrays, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the good replies' metrics; bad ones are left out, logged and counted."""

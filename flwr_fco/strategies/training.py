@@ -20,12 +20,11 @@ from flwr_fco.core.layout import Layout, NonZeros, SparseVector, all_finite, euc
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError, in_words
 from flwr_fco.messages.protocol import Downlink, MemoryLostError, Node, Uplink
-from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
+from flwr_fco.messages.records import Encoder, Messages, Outbox, Task, addressed, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import replies
-from flwr_fco.strategies.ledger import Key, named
-from flwr_fco.strategies.nodes import TRAINING
+from flwr_fco.strategies.nodes import TRAINING, Key, named
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.run import Run, advice_on
@@ -77,8 +76,7 @@ def first_gradients(run: Run) -> None:
         return
     problem = run.problem
     run.problem = problem._replace(round=0)
-    good = good_replies(run, run.nodes.exchange(run, post(run, 0, run.nodes.ordered)))
-    uplinks = weighted(run, good)
+    uplinks = weighted(run, good_replies(run, run.nodes.exchange(run, post(run, 0, run.nodes.ordered))))
     if uplinks:
         if run.ledger is not None:
             run.ledger.commit(run.method, 0, run.method.downlink(run.problem, run.state, None), uplinks)
@@ -92,7 +90,7 @@ def first_gradients(run: Run) -> None:
 # --- what they are sent -----------------------------------------------------------------------------------------------
 
 
-def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
+def post(run: Run, number: int, nodes: Sequence[Node]) -> Messages:
     """Open an exchange; return its messages, which are made when somebody looks at them.
 
     Parameters
@@ -145,17 +143,17 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
     return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
 
 
-def _messages(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Sequence[Message]:
+def _messages(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Messages:
     """Return the messages of a round to some nodes, of whom some have lost their memory."""
     current = run.current
     options = run.options
     if options._unmodified:
-        return _to_all(run, nodes, run.model_message(run.last()[1], run.config), "")
+        return to_all(run, nodes, run.model_message(run.last()[1], run.config))
     tasks = list(_tasks(run, nodes, lost))
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
         # All tasks are one: the methods of a density have no memories.
-        return _to_all(run, nodes, encode(tasks[0][1]), "dual")
+        return to_all(run, nodes, encode(tasks[0][1]), "dual")
     current.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
     # Most of them are one object.
     distinct = {id(down): down.vectors.values() for _, down in tasks}
@@ -169,33 +167,30 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Sequenc
     return Outbox(current.number, tasks, make)
 
 
-def _to_all(run: Run, nodes: Sequence[Node], content: RecordDict, vector: str) -> Sequence[Message]:
-    """Return messages of the same content, made at once: clients' mods read their short form."""
-    current = run.current
-    key = run.options.arrayrecord_key
-    if isinstance(run.options.wire, Short):
-        form = short_form(run, vector, content[key])
-        current.form = form, shorten(content, key, form)
-    current.bytes_down = len(nodes) * bytes_in(content)
-    return addressed(run.grid, ((node.node_id, isolated(content)) for node in nodes), "train", current.number)
-
-
-def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
-    """Return the form of short messages.
+def to_all(run: Run, nodes: Sequence[Node], content: RecordDict, vector: str = "") -> Messages:
+    """Return messages of the same content, made at once: clients' mods read their short form.
 
     Parameters
     ----------
     run : Run
-        Of the strategy.
-    vector : str
-        The name of the vector that travels in the place of the model's arrays; else empty.
-    arrays : iterable of str
-        The names in a message.
+        Of the strategy, with the exchange.
+    nodes : sequence of Node
+        Whom it asks.
+    content : RecordDict
+        Of the messages.
+    vector : str, default ""
+        The name of the vector that travels in the place of the model's arrays, if one does.
     """
-    sparse = {entry.name for entry in sparse_entries(run.problem.psi)}
-    layout = Layout(run.problem.layout.optimized).regularizing(sparse)
-    wire: Any = run.options.wire
-    return Form(wire, layout, vector, list(arrays), run.options.seed)
+    current, options = run.current, run.options
+    key = options.arrayrecord_key
+    if isinstance(options.wire, Short):
+        sparse = {entry.name for entry in sparse_entries(run.problem.psi)}
+        layout = Layout(run.problem.layout.optimized).regularizing(sparse)
+        form = Form(options.wire, layout, vector, [*content[key]], options.seed)
+        # Of an evaluation no value is rounded.
+        current.form = form, shorten(content, key, form, exact=current.kind == "evaluate")
+    current.bytes_down = len(nodes) * bytes_in(content)
+    return addressed(run.grid, ((node.node_id, isolated(content)) for node in nodes), current.kind, current.number)
 
 
 def _tasks(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Iterator[Task]:
@@ -426,9 +421,8 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
     if run.graph is None:
         with in_words(who, ConfigurationError, "; a state keeps its shapes and dtypes"):
             check_forms(before, after)
-    for name, value in zip(after._fields, after, strict=True):
-        if not all_finite(value):
-            raise MagnitudeError(f"{name} is not finite")
+    if wrong := [name for name, value in zip(after._fields, after, strict=True) if not all_finite(value)]:
+        raise MagnitudeError(f"{wrong[0]} is not finite")
 
 
 def check_forms(before: Any, after: Any, rows: int | None = None) -> None:

@@ -20,7 +20,7 @@ from flwr_fco.callbacks import Checkpoint, EarlyStopping
 from flwr_fco.client_apps import client
 from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, FedNewton, Stage, Steps, checkpoint, ledger, run_of
+from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, FedNewton, Stage, Steps, run_of
 from flwr_fco.strategies.nodes import Nodes
 
 ROUNDS = 6
@@ -171,7 +171,7 @@ def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(path):
     assert rounds == [1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6]
 
 
-@pytest.mark.parametrize("where", [(ledger, "stamp_of"), (client, "pack"), (zipfile._ZipWriteFile, "close")])
+@pytest.mark.parametrize("where", [(client.records, "stamp_of"), (client, "pack"), (zipfile._ZipWriteFile, "close")])
 def test_who_is_interrupted_within_a_step_resumes_from_before_it(where, path, monkeypatch):
     """While memories are moved, by the server or a client, which then has none; or while the run is saved."""
     whole = whole_run(lambda: make(FedDAGT), path)
@@ -288,7 +288,7 @@ def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
 def another(path, way, change):
     """Write a file of another tree."""
     about = json.loads(read_npz(path)["tree"].tobytes())["about"]
-    checkpoint.save(path, about, with_entry(checkpoint.load(path, about), way, change))
+    fco.strategies.rounds.save(path, about, with_entry(fco.strategies.rounds.load(path, about), way, change))
 
 
 def with_entry(tree, way, change):

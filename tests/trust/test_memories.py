@@ -22,7 +22,7 @@ from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, ledger, run_of
+from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, nodes, run_of
 from reproduction.pooled import centralized_solution
 
 CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
@@ -387,7 +387,7 @@ def test_a_client_that_has_lost_its_memory_is_left_out_once_by_name():
 
 
 def test_a_ledger_in_a_file_has_few_files_open_and_says_when_it_is_full(monkeypatch):
-    rows = ledger.Rows(1)
+    rows = nodes.Rows(1)
     before = len(os.listdir("/dev/fd"))
     assert all(rows.put(((0, i), "own"), np.full(1, float(i))) == i for i in range(64 * 140))
     assert len(os.listdir("/dev/fd")) <= before + 30
