@@ -334,8 +334,6 @@ class PrivateMean:
 
     Attributes
     ----------
-    released : int
-        Rounds that this strategy has released, in whichever run.
     stream : BandedNoise
         The noise.
     """
@@ -349,7 +347,9 @@ class PrivateMean:
         # 1e-9: a fraction of 1 / 49 gives 49 blocks, not 48.
         blocks = 1 if self._sampled else math.floor(1.0 / share + 1e-9)
         self.accountant = Accountant(share if self._sampled else 1.0, blocks, privacy.bands or blocks)
-        self.round, self.released, self.rounds = 0, 0, 0
+        self.round, self.rounds = 0, 0
+        #: Whose `_released` is the rounds that it has released, in whichever run.
+        self._options = options
         self.multiplier, self.denominator = 0.0, 1.0
         self.order: list[tuple[int, int]] = []
         self.stream = BandedNoise(self.accountant.bands)
@@ -382,8 +382,8 @@ class PrivateMean:
         if self.round >= self.rounds:
             prefix = f"the privacy of this run is accounted for {self.rounds} rounds, and it has had them"
             raise ConfigurationError(f"{prefix}. Give GaussianDP more `rounds`, or `start` a larger num_rounds")
-        if self.round < self.released:
-            prefix = f"round {self.round + 1} of this strategy has been released already, up to round {self.released}"
+        if self.round < (released := self._options._released):
+            prefix = f"round {self.round + 1} of this strategy has been released already, up to round {released}"
             advice = "Resume from the last state; another run, whose epsilon adds to this one's, takes another strategy"
             raise ConfigurationError(f"{prefix}; another one costs the clients' privacy again. {advice}")
         if self._sampled:
@@ -458,7 +458,7 @@ class PrivateMean:
         mean += self.multiplier * self.privacy.total_clip * self.stream.next(self._draw(mean.size))
         mean /= self.denominator
         self.round += 1
-        self.released = max(self.released, self.round)
+        self._options._released = max(self._options._released, self.round)
         self._asked = None
         steps = self._problem.plan.steps or 1
         return Uplink({"increment": mean}, self._problem.client_lr * steps, steps, weight=1.0, examples=1.0)

@@ -383,8 +383,7 @@ class Client:
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
         method, examples = self._check(down, objective)
         if "block" in method.discloses:
-            sets = ("wanted",) if isinstance(method, NewtonPath) else ("working-set", "primal")
-            self.limits.check_blocks(down, sets)
+            self.limits.check_blocks(down, ("wanted",) if isinstance(method, NewtonPath) else ("working-set", "primal"))
         if plan.layout.passed_through:
             objective.load_buffers(down.pass_through)
         if self.is_recorded and isinstance(down.local_work, FirstOrder):

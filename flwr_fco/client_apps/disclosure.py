@@ -217,8 +217,7 @@ record = logging.getLogger("flwr.disclosure")
 record.setLevel(logging.INFO)
 
 #: Characters of a text from the server and names of what was sent, and characters of an error, at most.
-_MOST = 60
-_LONGEST = 400
+_MOST, _LONGEST = 60, 400
 
 
 def answered(disclosure: Disclosure, message: Message, context: Context, call_next: Next) -> Message:

@@ -35,24 +35,15 @@ from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, 
 from flwr_fco.work import LocalWork
 
 _Record = TypeVar("_Record", ArrayRecord, MetricRecord)
-FCO = "fco"
-PLAN = "fco-plan"
-RESTORED = "fco-restored"
-QUESTION = "fco-question"
-NAMES = "fco-names"
-ARRAYS = "arrays"
-METRICS = "metrics"
-NUMBER = "number:"
+#: Records of a task, a question and a table; of a reply; and the prefix of the method's numbers.
+FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-question", "fco-names"
+ARRAYS, METRICS, NUMBER = "arrays", "metrics", "number:"
 #: Metrics that a client of ours reports of its round, and the one that says that its memory is lost.
-EXAMPLES = "num-examples"
-SIZE = "size"
-STEPS = "local-steps"
-ELAPSED = "elapsed"
-LOST = "fco-memory-lost"
-RATE = "client-lr"
+EXAMPLES, STEPS, ELAPSED, LOST = OWN_METRICS = "num-examples", "local-steps", "elapsed", "fco-memory-lost"
+#: Of a client's table, and of a task.
+SIZE, RATE = "size", "client-lr"
 #: What is no number in the records of tasks and questions; and the stamp of a client that begins.
 _TEXTS, _BEGIN = frozenset(("plan", "stamp", "work", "kind", "layout")), "begin"
-OWN_METRICS = frozenset((EXAMPLES, STEPS, ELAPSED, LOST))
 _LARGEST = sys.float_info.max
 _DOUBLE = ("float64",)
 #: The largest number of characters of a plan's JSON that is parsed at all.
@@ -510,11 +501,6 @@ def is_number(value: object) -> bool:
     """Whether something is a finite number."""
     # A whole number beyond the floats is finite, and no number to compute with.
     return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
-
-
-def are_numbers(value: Any) -> bool:
-    """Whether a metric is a finite number, or a list of them."""
-    return all(map(is_number, value if isinstance(value, list) else [value]))
 
 
 # --- questions --------------------------------------------------------------------------------------------------------

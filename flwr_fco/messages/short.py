@@ -194,9 +194,8 @@ def rounded(values: Values, kind: str, rng: Generator | None) -> tuple[np.float3
     if kind == "exact":
         return np.float32(1.0), values
     with np.errstate(all="ignore"):
-        largest = np.float32(np.abs(values).max(initial=0.0) / _LARGEST[kind])
-        # Above it, so that no part is larger than it may be.
-        scale = np.nextafter(largest, np.float32(np.inf))
+        # Above that of the largest, so that no part is larger than it may be.
+        scale = np.nextafter(np.float32(np.abs(values).max(initial=0.0) / _LARGEST[kind]), np.float32(np.inf))
         parts = values / scale
         # From one number of the form to the next: float16 has 11 digits, and 2**-24 is the smallest.
         unit = 1.0 if kind == "int8" else np.ldexp(1.0, np.maximum(np.frexp(parts)[1] - 11, -24))
@@ -223,8 +222,8 @@ def _written(form: Form, vector: Values, known: Mask, more: Mask, kind: str, rng
         if (part := vector[indices]).any():
             scales[i], held = rounded(part, kind if entry.regularized else "exact", rng)
             (values if entry.regularized else rest).append(held)
-    places = bits_of(more[layout.regularized_mask() & ~known])
-    arrays: list[Values] = [places, scales, np.concatenate(values), np.concatenate(rest)]
+    bits = bits_of(more[layout.regularized_mask() & ~known])
+    arrays: list[Values] = [bits, scales, np.concatenate(values), np.concatenate(rest)]
     return dict(zip(_PARTS, map(to_array, arrays), strict=True))
 
 

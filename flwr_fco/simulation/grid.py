@@ -179,8 +179,7 @@ class InProcessGrid(Grid):
             If they are of other nodes.
         """
         for node_id in self.contexts.keys() | states.keys():
-            state = states.get(node_id, b"")
-            self.context(node_id).state = recorddict_from_proto(ProtoRecordDict.FromString(state))
+            self.context(node_id).state = recorddict_from_proto(ProtoRecordDict.FromString(states.get(node_id, b"")))
 
     # --- Flower's interface ---------------------------------------------------------------------------------------
 
@@ -207,10 +206,9 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once; their replies wait for :meth:`pull_messages`."""
-        replies = self.replies([_own(message) for message in messages])
-        numbers = [secrets.token_hex(8) for _ in replies]
-        self._replies |= {number: reply for number, reply in zip(numbers, replies, strict=True) if reply is not None}
-        return numbers
+        replies = {secrets.token_hex(8): reply for reply in self.replies([_own(message) for message in messages])}
+        self._replies |= {number: reply for number, reply in replies.items() if reply is not None}
+        return [*replies]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [self._replies.pop(number) for number in message_ids if number in self._replies]
@@ -287,8 +285,7 @@ class InProcessGrid(Grid):
         except (Exception, SystemExit) as error:
             # Who does not say what its table is has none; an error in loading it comes with its task again.
             if self.raise_errors and about.message_type not in (TABLE, NAMES_ONLY):
-                where = about.dst_node_id, about.group_id, about.message_type
-                raise self._raised(error, *where, content) from error
+                raise self._raised(error, about.dst_node_id, about.group_id, about.message_type, content) from error
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)

@@ -39,8 +39,7 @@ from flwr_fco.strategies.replies import NO_REPLY, Round, collect
 Key = tuple[int, int]
 #: Times that a client is waited for in vain before it is asked and no longer waited for; and the seconds that it then
 #: has if the others do not say how long an answer takes.
-_PATIENCE = 2
-_MOMENT = 6.0
+_PATIENCE, _MOMENT = 2, 6.0
 #: Seconds to wait for the nodes' answers to the question about their partition, which may start with an installation.
 _HANDSHAKE_TIMEOUT = 300.0
 #: What a draw is for: rounds of training, evaluations and questions are drawn apart from each other.
@@ -277,7 +276,8 @@ class Tables:
     @property
     def columns(self) -> Names:
         """The names of columns of most clients that have any; None if none has."""
-        return _most(self._names["columns"])
+        names = self._names["columns"]
+        return max(names, key=names.__getitem__, default=None)
 
     @property
     def all_named(self) -> bool:
@@ -356,7 +356,8 @@ class Tables:
         """
         for kind, counts in self._names.items():
             own = getattr(self.own, kind)
-            theirs = own or _most(counts)
+            # With three sites, one alone does not have those of most.
+            theirs = own or max(counts, key=counts.__getitem__, default=None)
             if not counts.keys() - {theirs}:
                 continue
             named = [(node, each) for node, said in self._said.values() if (each := getattr(said, kind))]
@@ -376,11 +377,6 @@ class Tables:
         apart = "" if rate is None else self.scales.apart(known, rate if isinstance(rate, float) else 0.0)
         for text in filter(None, (self.scales.differing(known), apart)):
             warnings.warn(text, UserWarning, stacklevel=2)
-
-
-def _most(names: Counter[Names]) -> Names:
-    """Return the names of most clients: with three sites, one alone does not have them."""
-    return names.most_common(1)[0][0] if names else None
 
 
 # --- what they remember -----------------------------------------------------------------------------------------------
@@ -491,7 +487,7 @@ class Ledger:
 
     def note_weights(self, uplinks: Sequence[Uplink]) -> None:
         """Keep the weights of clients that remember nothing."""
-        self.members = {up.node.key: Member(up.examples) for up in uplinks if up.node is not None} | self.members
+        self.members |= {up.node.key: Member(up.examples) for up in uplinks if up.node is not None} | self.members
 
     def commit(self, method: Algorithm, number: int, message: Downlink, uplinks: Sequence[Uplink]) -> None:
         """Move the memories of those whose replies count.

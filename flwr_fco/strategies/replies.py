@@ -31,12 +31,9 @@ from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.work import FirstOrder, Minimise, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
-MOST_ROWS = 100_000
-_MOST_CHARACTERS = 500
+MOST_ROWS, _MOST_CHARACTERS = 100_000, 500
 #: Metrics of a reply, characters of a name, and numbers in lists: they go into every table.
-MOST_METRICS = 1_000
-LONGEST_NAME = 200
-MOST_NUMBERS = 100_000
+MOST_METRICS, LONGEST_NAME, MOST_NUMBERS = 1_000, 200, 100_000
 #: Largest number of examples.
 _MOST_EXAMPLES = 1e12
 #: Replies of the first rounds that say what length is usual.
@@ -47,8 +44,7 @@ _OWN_LOOPS = 1_000.0
 #: How far a sum of step sizes may be from steps times rate, in the solvers of this package.
 _ROUNDING = 1e-9
 #: What is rounding of a length, and of a round's step, relative to the model.
-_NO_LENGTH = 1e-12
-_NO_STEP = 1e-8
+_NO_LENGTH, _NO_STEP = 1e-12, 1e-8
 #: What is rounding of a memory, also of single precision, relative to the reply per unit of elapsed.
 _NO_NEWS = 1e-6
 #: How far a minimisation may move predictions whatever the others do: where one column decides all classes of most
@@ -342,7 +338,7 @@ def check_metrics(metrics: Mapping[str, Any], needed: Container[str], node: Node
         if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
             expected = f"expected a name of at most {LONGEST_NAME} printable characters"
             raise ProtocolError(f"it reports a metric {name!r:.100}, {expected}")
-        if records.are_numbers(value):
+        if all(map(is_number, value if isinstance(value, list) else [value])):
             kept[name] = value
         elif name in needed:
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
@@ -467,8 +463,7 @@ def read(run: Any, node: Node, said: Any) -> Uplink:
     if claims != current.possible or options.bounds.rows is not None:
         up = up._replace(examples=check_examples(run, node, up.examples))
         if up.steps is not None or not options._unmodified:
-            own_loops = options._unmodified or options.bounds.own_loops
-            check_work(up, work, run.problem.client_lr, own_loops=own_loops)
+            check_work(up, work, run.problem.client_lr, own_loops=options._unmodified or options.bounds.own_loops)
         current.possible = claims
     examples = up.examples
     if (key := options.weighted_by_key) != EXAMPLES:
@@ -623,8 +618,7 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         moved = [np.linalg.norm(up.pass_through.get(name, old).astype(np.float64) - old) for up in ups]
         size = max(1.0, float(np.linalg.norm(old)))
         # What most leave as it is, as a frozen layer, has no usual change: its size is one.
-        still = old.dtype.kind == "f" and np.median(moved) <= _NO_LENGTH * size
-        usual = size if still else cap.length(name, moved)
+        usual = size if old.dtype.kind == "f" and np.median(moved) <= _NO_LENGTH * size else cap.length(name, moved)
         reasons = cap.too_long(f"change of {name}", moved, shares, usual) | reasons
     # At one model losses are those of one question: of them this round's median is the usual one.
     said = ("loss", *losses) if any("loss" in up.metrics for up in ups) else losses

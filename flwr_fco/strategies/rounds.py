@@ -389,14 +389,11 @@ def load(path: FilePath, about: str) -> Any:
             arrays |= zip(names, arrays.pop(f"{i}"), strict=True)
         tree = decode(saved["tree"], _TREE, arrays, math.inf)
     if version != _VERSION or whose != about:
-        raise ConfigurationError(f"{shown(path)} was saved with other settings{_difference(str(whose), about)}")
+        pairs = zip(str(whose).splitlines(), about.splitlines(), strict=False)
+        apart = [f"{there[:150]}, here {here[:150]}" for there, here in pairs if there != here]
+        why = f": {'; '.join(apart[:3])}" if apart else " by another version of flwr-fco"
+        raise ConfigurationError(f"{shown(path)} was saved with other settings{why}")
     return tree
-
-
-def _difference(there: str, here: str) -> str:
-    pairs = zip(there.splitlines(), here.splitlines(), strict=False)
-    apart = [f"{a[:150]}, here {b[:150]}" for a, b in pairs if a != b]
-    return f": {'; '.join(apart[:3])}" if apart else " by another version of flwr-fco"
 
 
 def _text(value: Any) -> str:

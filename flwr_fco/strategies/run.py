@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, cast
@@ -266,22 +266,19 @@ class Run:
         """The norm of the model, and 1 at least."""
         return max(1.0, euclidean_norm(self.point))
 
-    def change(self, notice: Callable[[], Change | None]) -> None:
-        """Let the method follow who has come or gone, as somebody takes notice of it."""
-        self.changing = True
-        change = notice()
-        if change is not None:
-            self.state = self.method.restart(self.problem, self.state, change)
-        self.changing = False
-
     def follow(self) -> None:
         """Let the graph or the ledger, and the method, follow who is connected, and answers."""
-        roll, graph, patience = self.roll, self.graph, self.options.participation.evict_after
-        if roll is not None and graph is not None:
-            self.change(lambda: Change(None, math.nan, graph.notice(roll.there(self.nodes.ordered, patience))))
+        roll, patience = self.roll, self.options.participation.evict_after
+        changes = list[Change | None]()
+        self.changing = True
+        if roll is not None and self.graph is not None:
+            changes.append(Change(None, math.nan, self.graph.notice(roll.there(self.nodes.ordered, patience))))
         # Who is needed is so from the first round on, also after having left.
         if roll is not None and (not roll.present if self.everyone else self.ledger is not None):
-            self.change(lambda: roll.notice(self.nodes.ordered, patience))
+            changes.append(roll.notice(self.nodes.ordered, patience))
+        for change in filter(None, changes):
+            self.state = self.method.restart(self.problem, self.state, change)
+        self.changing = False
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""
@@ -346,9 +343,8 @@ class Run:
         if arrays == self.earlier.get("arrays"):
             vars(self).update(self.earlier)
             return
-        layout = self.problem.layout
         with in_words(f"{who} arrays that are no model", ConfigurationError, passing=()):
-            point, passed = model_vector(layout, arrays)
+            point, passed = model_vector(self.problem.layout, arrays)
         state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
         vars(self).update(state=state, passed=passed, point=point, arrays=arrays.copy())
 

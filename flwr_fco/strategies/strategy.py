@@ -262,8 +262,6 @@ class CompositeStrategy(Options):
             raise ConfigurationError(f"{name}.__init__ does not call super().__init__(...), which sets its options")
         self._check()
         self._run = run = Run(self, initial_arrays, num_rounds)
-        if run.privacy is not None:
-            run.privacy.released = self._released
         return run
 
     # --- Flower's hooks -------------------------------------------------------------------------------------------
@@ -352,7 +350,6 @@ class CompositeStrategy(Options):
         else:
             # The noisy mean is all that is known of the replies, and no round is skipped.
             uplinks = [run.privacy.release(training.weighted(run, good))]
-            self._released = run.privacy.released
             counts = run.privacy.metrics()
             done = training.update(run, uplinks)
         if skipped := not done:
