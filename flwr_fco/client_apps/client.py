@@ -30,7 +30,7 @@ from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.asking import folds_of
 from flwr_fco.algorithms.newton.path import NewtonPath
 from flwr_fco.certificates import LARGEST_LOSS, reported_at
-from flwr_fco.client_apps.disclosure import Disclosure, Next, answered
+from flwr_fco.client_apps.disclosure import Disclosure, Next, Rows, answered
 from flwr_fco.core.computing import logger, own_turn, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.schema import names_of
@@ -175,7 +175,7 @@ class Kind(NamedTuple):
 
     answer: AnswerFunction
     hessians: int = 0
-    division: Callable[[Question, Objective], tuple[bytes, Iterable[NDArray[np.int64]]]] | None = None
+    division: Callable[[Question, Objective], tuple[bytes, Iterable[Rows]]] | None = None
     of: Any = Objective
 
 

@@ -27,6 +27,8 @@ from flwr_fco.work import FirstOrder
 
 #: What answers a message, the other mods of a ClientApp in it. Flower moves its own name for this between releases.
 Next = Callable[[Message, Context], Message]
+#: Indices of rows.
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -108,17 +110,15 @@ class Disclosure(Choice):
         if self.min_rows is not None and rows < self.min_rows:
             raise self._refusal("min_rows", request, "has fewer rows for it than")
 
-    def check_division(
-        self, objective: Objective, parts: Iterable[NDArray[np.int64]], kind: str, asked: Any, context: Context
-    ) -> None:
+    def check_division(self, loss: Objective, parts: Iterable[Rows], kind: str, asked: Any, context: Context) -> None:
         """Refuse sums over parts of the rows, if one is too small, or if the rows were divided otherwise in this run.
 
         Sums over all rows less those without a part are those of the part, and differences of parts can be single rows.
 
         Parameters
         ----------
-        objective : Objective
-            The loss on all rows.
+        loss : Objective
+            On all rows.
         parts : iterable of ndarray of int64
             The rows of each part.
         kind : str
@@ -129,7 +129,7 @@ class Disclosure(Choice):
             The node's; modified.
         """
         for rows in (part for part in parts if part.size):
-            self.check(objective.subset(rows)[0], f"sums over {kind}")
+            self.check(loss.subset(rows)[0], f"sums over {kind}")
         if _kept(context).setdefault(kind, asked) != asked:
             why = f"differences of {kind} can be single rows. Start another run"
             raise ConfigurationError(f"the server asks for other {kind} than before in this run: {why}")

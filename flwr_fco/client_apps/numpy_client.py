@@ -116,8 +116,7 @@ def _call(client: Any, context: Context, name: str, arrays: list[NDArray[Any]], 
         return method(arrays, config)
     from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
-    asked: Any = FitIns if name == "fit" else EvaluateIns
-    answer = method(asked(ndarrays_to_parameters(arrays), config))
+    answer = method((FitIns if name == "fit" else EvaluateIns)(ndarrays_to_parameters(arrays), config))
     if answer.status.code != Code.OK:
         raise ConfigurationError(f"`{name}` says {answer.status.code.name}: {answer.status.message}")
     first = parameters_to_ndarrays(answer.parameters) if name == "fit" else answer.loss

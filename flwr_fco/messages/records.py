@@ -244,10 +244,9 @@ def _parts(vectors: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def layout_of(arrays: Mapping[str, Array], apply_to: Any, pass_through: Any) -> Layout:
     """Return the layout of a model under the user's names."""
-    model = {name: array.numpy() for name, array in arrays.items()}
     # Counters of batches pass through, in whatever dtype a framework holds them.
-    counters = {n: np.zeros(a.shape, np.int64) for n, a in model.items() if fnmatchcase(n, COUNTERS)}
-    return Layout.from_arrays({**model, **counters}, apply_to=apply_to, pass_through=pass_through)
+    model = {n: np.zeros(a.shape, np.int64) if fnmatchcase(n, COUNTERS) else a.numpy() for n, a in arrays.items()}
+    return Layout.from_arrays(model, apply_to=apply_to, pass_through=pass_through)
 
 
 def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[Any]]) -> ArrayRecord:

@@ -334,8 +334,7 @@ class short_mod(Choice):
         if missing := {*_PARTS} - sent.keys():
             raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
         parts = {name: from_array(name, sent[name]) for name in _PARTS}
-        nowhere = np.zeros(form.layout.size, np.bool_)
-        start, support = _read(form.layout, parts, nowhere)
+        start, support = _read(form.layout, parts, np.zeros(form.layout.size, np.bool_))
         start = start.astype(parts[REST].dtype)
         given = {form.vector: start} if form.vector else form.layout.unflatten(start)
         arrays = dict(sent) | {name: to_array(array) for name, array in given.items()}
@@ -398,8 +397,7 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
     arrays = dict(records.only(ArrayRecord, content))
     if SHORT not in content or not {*_PARTS} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
-    parts = {name: from_array(name, arrays.pop(name)) for name in _PARTS}
-    increment = _read(form.layout, parts, support, form.wire)[0]
+    increment = _read(form.layout, {name: from_array(name, arrays.pop(name)) for name in _PARTS}, support, form.wire)[0]
     return increment, RecordDict({**content.metric_records, "arrays": record_of(arrays)})
 
 

@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from importlib import import_module
 from socket import create_connection
-from typing import Any, Self
+from typing import Any
 
 import cloudpickle
 from flwr.app import Context, Error, Message, RecordDict
@@ -308,8 +308,7 @@ class InProcessGrid(Grid):
 #: Times that a call is repeated because its actor died.
 _REPEATS = 2
 #: Seconds in which one more actor begins, or there are no more; and that a busy one has when the run is saved.
-_PATIENCE = 30.0
-_MOMENT = 5.0
+_PATIENCE, _MOMENT = 30.0, 5.0
 #: What Ray reserves of GPUs: parts of one, or whole ones.
 _GPUS = {"range": (lambda n: 0 <= n < math.inf and (n <= 1 or n % 1 == 0), "part of 1, or a whole number")}
 #: Size of an app in bytes above which it probably carries its data.
@@ -317,7 +316,7 @@ _LARGE_APP = 8 * 2**20
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RayGrid(InProcessGrid):
+class RayGrid(InProcessGrid, AbstractContextManager["RayGrid"]):
     """A grid whose nodes are on Ray actors; a node stays on its actor, where its data are.
 
     Parameters
@@ -389,10 +388,6 @@ class RayGrid(InProcessGrid):
             self._ray.kill(ready[answer])
         self._actors = [ready[answer] for answer in up]
         self.workers = len(up)
-
-    def __enter__(self) -> Self:
-        """Return the grid."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """End the actors, busy ones too, and Ray where it was started here."""
@@ -582,12 +577,7 @@ def import_ray(address: str | None = None) -> Any:
     if not address and "ray" not in sys.modules:
         os.environ.update(token_settings())
     ray = installed("ray", "engine='ray' needs Ray: pip install ray (the extra [sweep]), or take engine='in-process'")
-    # Ray in this process demands and gives a token, or does not: it decides that when it is imported.
-    demands = False
-    with suppress(ImportError, AttributeError):
-        raylet: Any = import_module("ray._raylet")
-        demands = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
-    if not demands:
+    if not _demands_token():
         where = f"The Ray cluster at {address}" if address else "Ray, which is started on this machine,"
         text = "%s demands no token: whoever reaches its ports, on all interfaces, runs code as this user. "
         text += "Set RAY_AUTH_MODE=token before Ray starts (Ray >= 2.52; docs/tutorials/ray-cluster.md), or close them"
@@ -607,3 +597,12 @@ def token_settings() -> dict[str, str]:
         return {}
     given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     return {"RAY_AUTH_MODE": "token", **({} if given else {"RAY_AUTH_TOKEN": secrets.token_hex(32)})}
+
+
+def _demands_token() -> bool:
+    """Whether Ray in this process demands and gives a token, which it decides when it is imported."""
+    try:
+        raylet: Any = import_module("ray._raylet")
+        return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
+    except (ImportError, AttributeError):
+        return False

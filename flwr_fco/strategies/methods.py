@@ -713,9 +713,8 @@ class FedNewton(CompositeStrategy):
 
     def _kind(self) -> type[algorithms.Algorithm]:
         kind = super()._kind()
-        if kind is algorithms.ProximalNewton and self.strengths is not None:
-            return NewtonPath
-        return QuasiNewton if kind is algorithms.ProximalNewton and self.hessian == "none" else kind
+        own = NewtonPath if self.strengths is not None else QuasiNewton if self.hessian == "none" else kind
+        return own if kind is algorithms.ProximalNewton else kind
 
     def _check(self) -> None:
         super()._check()

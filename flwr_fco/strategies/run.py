@@ -128,8 +128,7 @@ class Run:
         self.compares = privacy is None
         self.cap = replies.Cap(options.bounds.max_ratio)
         # Options that may be functions of the round, or "auto".
-        kinds = kinds_of(type(options))
-        own = [option.name for option in fields(options) if kinds[option.name] in (Rate, Rate | None)]
+        own = [option.name for option in fields(options) if kinds_of(type(options))[option.name] in (Rate, Rate | None)]
         self.rates = [name for name in dict.fromkeys((*AUTOMATIC, *own)) if hasattr(options, name)]
         rule = options.aggregation
         centre = ("trimmed", rule.share) if isinstance(rule, choices.Trimmed) else (rule,)
