@@ -200,9 +200,12 @@ class HardSparsity(Regularizer):
         return 0.0 if np.count_nonzero(w) <= self.count_of(w.size) else math.inf
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
-        """Return the map that keeps the largest coordinates and sets all others to 0."""
-        count = self.count_of(math.prod(shape))
-        return lambda v, step, out: keep_largest(v, kth_largest(v, count) if count < v.size else 0.0, count, out)
+        return self.solve
+
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        """Keep the largest coordinates and set all others to 0."""
+        count = self.count_of(v.size)
+        keep_largest(v, kth_largest(v, count) if count < v.size else 0.0, count, out)
 
 
 @dataclass(frozen=True)
