@@ -250,8 +250,9 @@ def _aggregate(strategy: Any, run: Run, number: int, replies: Sequence[Message])
         advice = "or make a method, with `aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
         raise ConfigurationError(f"{text}. Call it with the replies as you have changed them, {advice}")
     result.arrays = result.arrays if arrays is None else arrays
-    if run.arrays != result.arrays == run.earlier.get("arrays"):
-        run.take(result.arrays, f"{who} returned")
+    # Of a step that leaves the model as it is, nothing but the hook says so.
+    if arrays is None or run.arrays != result.arrays == run.earlier.get("arrays"):
+        vars(run).update(run.earlier)
     _keep(result.train_metrics_clientapp, number, metrics, who)
 
 
