@@ -166,9 +166,10 @@ def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArra
         return X, None
     if not there:
         raise PublicError(f"cluster={name!r} is no column of the rows; expected frames that have it, or 'site'")
-    entries = of_one_kind(np.asarray(X[name], dtype=object), f"{name!r}", alike=True).tolist()
-    if any(map(is_missing, entries)):
+    entries = np.asarray(X[name], dtype=object)
+    if any(map(is_missing, entries.tolist())):
         raise PublicError(f"the column {name!r} of clusters has entries that are missing; leave such rows out")
+    entries = of_one_kind(entries, f"{name!r}", alike=True).tolist()
     codes = {entry: code for code, entry in enumerate(dict.fromkeys(entries))}
     return X[[column for column in X.columns if column != name]], np.array([codes[entry] for entry in entries])
 

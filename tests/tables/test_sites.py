@@ -249,8 +249,9 @@ def test_a_class_of_two_spellings_is_no_third_class():
 
 @pytest.mark.parametrize("nothing", [np.nan, None, pd.NA, pd.NaT], ids=str)
 def test_rows_without_a_client_are_refused(nothing):
-    groups = pd.Series([nothing, *[pd.Timestamp(2026, 1, 1) if nothing is pd.NaT else 0.0] * 119])
+    groups = (pd.Series, pd.array)[nothing is pd.NA]([nothing, *[pd.Timestamp(0) if nothing is pd.NaT else 0.0] * 119])
     refused(r"groups\[0\] is missing .*as 1 of 120 entries are", lasso().fit, ROWS, Y, groups=groups)
+    refused("clusters has entries that are mis", lasso(cluster="c").fit, ROWS.assign(c=["nan", nothing, *[0] * 118]), Y)
 
 
 def test_groups_are_the_clients():
