@@ -17,7 +17,7 @@ from flwr_fco.algorithms.contract.choices import Arrays, Bounds, Density, Everyo
 from flwr_fco.algorithms.decentralized import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
+from flwr_fco.algorithms.restricted_gradient_tracking import Staged, restricted_map
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, SEED, check_fields, nearest, refusing, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
@@ -201,7 +201,8 @@ class Options(FedAvg):
             self.mirror_map.require(self.regularizer)
         if (mixing := getattr(self, "mixing", None)) is not None:
             Graph(mixing)
-        if hasattr(self, "radius_squared"):
+        # The same option of a method of the user's own may mean anything.
+        if issubclass(method, Staged) and hasattr(self, "radius_squared"):
             restricted_map(self.mirror_map, np.zeros(1), self.radius_squared, self.regularizer)
         if getattr(self, "privacy", None) is not None:
             check_private(self)
