@@ -92,15 +92,9 @@ def refuse_unread(table: Any, name: str) -> None:
     # Columns would be taken by their places, which may be others elsewhere. Of a frame in pandas this may be a column.
     if not known or hasattr(type(table), "column_names"):
         raise PublicError(f"{name} is {of_type(table)}; give an array, list(...), .collect() or .to_pandas()")
-    if _is_masked(table):
+    # NumPy takes the numbers that a mask hides, but not those of pandas. That of a structured array has fields.
+    if np.ma.isMaskedArray(table) and np.ascontiguousarray(np.ma.getmask(table)).view(bool).any():
         raise PublicError(f"{name} has entries that are masked; leave such rows out, or fill them in")
-
-
-def _is_masked(given: Any) -> bool:
-    """Return whether a mask hides entries, whose numbers NumPy would take; what pandas lacks it takes as missing."""
-    # That of a structured array has fields.
-    mask = np.ascontiguousarray(np.ma.getmask(given)).view(bool)
-    return np.ma.isMaskedArray(given) and bool(mask.any())
 
 
 def refuse_text(features: Any, name: str = "features") -> None:
@@ -212,10 +206,11 @@ def as_weights(weights: ArrayLike | None, num_examples: int) -> Vector:
 
 
 def _read(values: Any, name: str) -> NDArray[Any]:
-    """Return an array of entries that are all there."""
+    """Return an array of entries that are all there: under a mask NumPy would take the numbers that it hides."""
     array = np.asarray(values)
     missing = array.dtype == object and any(is_missing(own) for own in array.ravel().tolist() if not np.ndim(own))
-    if missing or _is_masked(values):
+    # Of a frame it would be a column.
+    if missing or (not hasattr(values, "columns") and np.ma.is_masked(values)):
         raise ConfigurationError(f"{name} have missing entries; expected none. Impute or drop such examples first")
     return array
 
