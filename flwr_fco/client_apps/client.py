@@ -353,9 +353,8 @@ class Client:
 
     def train(self, message: Message, context: Context) -> Message:
         """Answer a training message."""
-        number, down = task_of(message, self.limits)
         with single_threaded_blas():
-            up = self.answer(context, number, down)
+            up = self.answer(context, *task_of(message, self.limits))
         return Message(records.encode_uplink(up), reply_to=message)
 
     def answer(self, context: Context, number: int, down: Downlink) -> Uplink | None:

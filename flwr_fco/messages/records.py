@@ -299,8 +299,8 @@ def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, d
 # --- tasks and replies ------------------------------------------------------------------------------------------------
 
 
-class Encoder:
-    """Writes the tasks of a round: what several clients are sent is serialised once.
+def encoder(config: ConfigRecord, arrayrecord_key: str, configrecord_key: str) -> Callable[[Downlink], RecordDict]:
+    """Return what writes the tasks of a round: what several clients are sent is serialised once.
 
     Parameters
     ----------
@@ -309,47 +309,39 @@ class Encoder:
     arrayrecord_key, configrecord_key : str
         The strategy's record keys.
     """
+    #: Sources are held with what was made of them: an id is unique only as long as its object lives.
+    made: dict[int, tuple[Any, Any]] = {}
 
-    def __init__(self, config: ConfigRecord, arrayrecord_key: str, configrecord_key: str) -> None:
-        self._config = config
-        self._arrays_key = arrayrecord_key
-        self._config_key = configrecord_key
-        #: Sources are held with what was made of them: an id is unique only as long as its object lives.
-        self._made: dict[int, tuple[Any, Any]] = {}
+    def once(source: Any, make: Callable[[Any], Any]) -> Any:
+        if id(source) not in made:
+            made[id(source)] = source, make(source)
+        return made[id(source)][1]
 
-    def __call__(self, down: Downlink) -> RecordDict:
-        """Return the records of a task, of their own for each client: the server's hooks may change them."""
-        return isolated(self._once(down, self._encoded))
-
-    def _once(self, source: Any, make: Callable[[Any], Any]) -> Any:
-        if id(source) not in self._made:
-            self._made[id(source)] = source, make(source)
-        return self._made[id(source)][1]
-
-    def _encoded(self, down: Downlink) -> RecordDict:
+    def packed(vectors: Mapping[str, Any], prefix: str = "", dtype: str | None = None) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
-        for name, vector in down.vectors.items():
-            arrays |= self._packed(vector, name, down.dtype)
-        for name, value in down.pass_through.items():
-            arrays |= self._packed(value, PASS + name)
+        for name, vector in vectors.items():
+            own = once(vector, lambda own: pack({"": own if dtype is None else own.astype(dtype, copy=False)}))
+            arrays |= {kind + prefix + name: array for kind, array in own.items()}
+        return arrays
+
+    def encoded(down: Downlink) -> RecordDict:
         about: dict[str, Any] = {"plan": down.plan.text, ELAPSED: float(down.elapsed)}
         about |= {} if math.isnan(down.client_lr) else {RATE: float(down.client_lr)}
         about |= {} if down.work is None else {"work": down.work.to_spec().to_json()}
         # Flower's message_size_mod refuses an empty text.
         about |= {} if down.stamp is None else {"stamp": down.stamp or _BEGIN}
         about |= {NUMBER + name: float(number) for name, number in down.numbers.items()}
-        records: dict[str, Any] = {self._arrays_key: record_of(arrays), self._config_key: self._config}
+        arrays = packed(down.vectors, dtype=down.dtype) | packed(down.pass_through, PASS)
+        records: dict[str, Any] = {arrayrecord_key: record_of(arrays), configrecord_key: config}
         records[FCO] = ConfigRecord(about)
-        if of_plan := down.plan.spec.arrays:
-            records[PLAN] = record_of({n: own for key, a in of_plan.items() for n, own in self._packed(a, key).items()})
+        if down.plan.spec.arrays:
+            records[PLAN] = record_of(packed(down.plan.spec.arrays))
         if down.restored is not None:
             records[RESTORED] = record_of(pack(down.restored))
         return RecordDict(records)
 
-    def _packed(self, source: Any, name: str, dtype: str | None = None) -> dict[str, Array]:
-        """Return the arrays of a vector under its name, made once."""
-        made = self._once(source, lambda own: pack({"": own if dtype is None else own.astype(dtype, copy=False)}))
-        return {prefix + name: array for prefix, array in made.items()}
+    # Of their own for each client: the server's hooks may change them.
+    return lambda down: isolated(once(down, encoded))
 
 
 def _checked_text(text: Any, most: float) -> str:

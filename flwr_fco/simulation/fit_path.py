@@ -153,9 +153,8 @@ def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean:
     nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
     if not nodes:
         raise ConfigurationError("no client has answered at every strength, so nothing is compared")
-    weights = np.array([losses[0][node][0] for node in nodes])
     rows = np.array([[own[node][1] for own in losses] for node in nodes])
-    return mean.errors(rows, weights)
+    return mean.errors(rows, np.array([losses[0][node][0] for node in nodes]))
 
 
 class PathPoint(NamedTuple):

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Message, RecordDict
@@ -581,8 +581,7 @@ class Rows:
             self._file.seek(8 * self._size * number)
             self._file.write(vector.data)
             self._file.flush()
-        row: Vector = self._rows[number]
-        return row
+        return cast(Vector, self._rows[number])
 
 
 def named(keys: Iterable[Key]) -> str:

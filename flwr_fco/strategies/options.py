@@ -249,8 +249,7 @@ class Options(FedAvg):
             prefix = f"{kind.__name__} declares {', '.join(lost)} but is no dataclass, and would not get the strategy's"
             raise ConfigurationError(f"{prefix}: put @dataclass(frozen=True, kw_only=True) above it")
         own = [option.name for option in taken if option.init and hasattr(self, option.name)]
-        made: Algorithm = kind(**{name: getattr(self, name) for name in own})
-        return made
+        return cast(Algorithm, kind(**{name: getattr(self, name) for name in own}))
 
     def __repr__(self) -> str:
         return text_of(self)

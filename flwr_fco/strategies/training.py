@@ -20,7 +20,7 @@ from flwr_fco.core.layout import Layout, NonZeros, SparseVector, all_finite, euc
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError, in_words
 from flwr_fco.messages.protocol import Downlink, MemoryLostError, Node, Uplink
-from flwr_fco.messages.records import Encoder, Messages, Outbox, Task, addressed, isolated
+from flwr_fco.messages.records import Messages, Outbox, Task, addressed, encoder, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import replies
@@ -150,7 +150,7 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Container[Node]) -> Message
     if options._unmodified:
         return to_all(run, nodes, run.model_message(run.last()[1], run.config))
     tasks = list(_tasks(run, nodes, lost))
-    encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
+    encode = encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
         # All tasks are one: the methods of a density have no memories.
         return to_all(run, nodes, encode(tasks[0][1]), "dual")

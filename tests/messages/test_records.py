@@ -55,7 +55,7 @@ def task(**more):
 
 
 def encode_task(down):
-    return records.Encoder(ConfigRecord({"server-round": 3}), "arrays", "config")(down)
+    return records.encoder(ConfigRecord({"server-round": 3}), "arrays", "config")(down)
 
 
 def decode_reply(content):
@@ -119,7 +119,7 @@ def test_a_task_in_single_precision_is_read_as_float64_and_as_it_was_sent():
 
 
 def test_what_several_clients_are_sent_is_written_once():
-    encode = records.Encoder(ConfigRecord(), "arrays", "config")
+    encode = records.encoder(ConfigRecord(), "arrays", "config")
     one, other = encode(task()), encode(task(client_lr=0.5))
     assert one["arrays"]["dual"].data is other["arrays"]["dual"].data
     one["arrays"]["dual"] = Array(np.ones(5))
