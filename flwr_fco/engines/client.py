@@ -71,7 +71,7 @@ class Client(NamedTuple):
     seed : int
         Of what is the same in all rounds, such as folds.
     shard : Shard or None
-        The coordinates of the client's sparse features, if all of the round is done on these.
+        What the client's sparse features touch, if all of the round is done on these coordinates.
 
     Examples
     --------
@@ -145,11 +145,10 @@ class Client(NamedTuple):
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
         move = self.rate * np.broadcast_to(shift, dual.shape) if moves else NOTHING
-        features = self.shard or (None if pairs else self.features())
-        if features is not None:
-            on = slice(None) if self.shard else features.indices
-            local = dual[on].copy()
-            steps = features.dual_steps(self.downlink, local, self.rng, move[on] if moves else move, psi)
+        if (features := None if pairs else self.features(psi)) is not None:
+            on = features.indices
+            local = dual[on]
+            steps = features.dual_steps(self.downlink, local, self.rng, move[on] if moves else move)
             # Elsewhere the shift alone moves the dual.
             increment = -steps * move if moves else np.zeros(dual.size)
             increment[on] = local - dual[on]
@@ -167,16 +166,14 @@ class Client(NamedTuple):
         def step(there: Any, batch: Batch) -> Any:
             k = next(numbers)
             place.retrieve(there, elapsed + rate * k, primal)
-            passed = half if pairs else there
             if pairs:
                 half[:] = there
-            add_gradient(primal, batch[0] if pairs else batch, -rate, passed)
+                add_gradient(primal, batch[0], -rate, half)
+                place.retrieve(half, elapsed + rate * (k + 1), primal)
+            add_gradient(primal, batch[1] if pairs else batch, -rate, there)
             if along is not None:
                 there -= along
-            if pairs:
-                place.retrieve(half, elapsed + rate * (k + 1), primal)
-                add_gradient(primal, batch[1], -rate, there)
-            return passed
+            return half if pairs else there
 
         return self.steps(dual, step, pairs=pairs, place=place)
 
@@ -219,10 +216,10 @@ class Client(NamedTuple):
         increment.flags.writeable = False
         return {"increment": increment}, Moved(self.rate * steps, steps)
 
-    def features(self) -> Shard | None:
+    def features(self, psi: bool = True) -> Shard | None:
         """Return the coordinates of sparse features, on which alone steps are taken if not all of them are sent."""
-        all_move = self.plan.sends_every_step or isinstance(getattr(self.objective, "features", None), np.ndarray)
-        return None if all_move else shard_of(self.plan, self.objective)
+        found = self.shard or (None if self.plan.sends_every_step else shard_of(self.plan, self.objective))
+        return found if psi or found is None else found.without_psi
 
     def proximal_steps(self, primal: Vector, *, psi: bool = True, pairs: bool = False) -> Done:
         """Take steps w <- retrieve(grad h(w) - rate g(w), rate); with sparse features only where these are.
@@ -238,9 +235,9 @@ class Client(NamedTuple):
         """
         rate = self.rate
         add_gradient = self.objective.add_gradient
-        if (features := None if pairs else self.features()) is not None:
+        if (features := None if pairs else self.features(psi)) is not None:
             point = primal.copy()
-            if (steps := features.proximal_steps(self.downlink, point, self.rng, psi)) is not None:
+            if (steps := features.proximal_steps(self.downlink, point, self.rng)) is not None:
                 return self._moved(point - primal, steps)
         place = self._place(psi)
         half = place.put(primal)
@@ -353,7 +350,7 @@ class Client(NamedTuple):
         if shard is not None:
             vectors = {name: shard.vector(self.downlink, name) for name in self.downlink.vectors}
             downlink = self.downlink._replace(vectors=vectors)
-            client = Client(downlink, shard.objective, self.rng, self.seed, shard)
+            client = Client(downlink, shard.objective, self.rng, self.seed, shard.alone)
         if memory is not None:
             memory = Received({name: dense(own) if shard is None else own.values for name, own in memory.items()})
         sent, moved = _checked(method, method.local(client, client.downlink, memory))

@@ -10,7 +10,7 @@ model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,6 +45,8 @@ class Shard:
         all coordinates of the groups that the rows touch.
     terms : Terms
         psi's terms at these coordinates, each a number or an array of shape (k,).
+    everywhere : Terms or None
+        psi's terms at all coordinates of the model; None if psi is no sum over these.
     metric : float or ndarray, shape (k,)
         Weights of h.
     groups : ndarray of int64, shape (k,), or None
@@ -56,6 +58,7 @@ class Shard:
     objective: Linear
     indices: NDArray[np.int64]
     terms: Terms
+    everywhere: Terms | None
     metric: Any
     groups: NDArray[np.int64] | None
     strengths: Vector
@@ -65,11 +68,21 @@ class Shard:
         vectors = downlink.vectors
         return vectors.at(name, self.indices) if isinstance(vectors, ReceivedVectors) else vectors[name][self.indices]
 
+    @cached_property
+    def alone(self) -> Shard:
+        """The same for vectors that have no other coordinates."""
+        return replace(self, indices=np.arange(self.indices.size), everywhere=self.everywhere and self.terms)
+
     def holds(self, vectors: Mapping[str, Any]) -> bool:
         """Whether vectors are sparse, and at the shard's coordinates."""
         return all(isinstance(v, SparseVector) and np.array_equal(v.indices, self.indices) for v in vectors.values())
 
-    def retrieve(self, z: Vector, t: float, on: Any = slice(None), psi: bool = True) -> Vector:
+    @cached_property
+    def without_psi(self) -> Shard:
+        """The same coordinates, for steps on which psi does not act."""
+        return replace(self, terms=Terms(), everywhere=Terms(), groups=None)
+
+    def retrieve(self, z: Vector, t: float, on: Any = slice(None)) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
 
         Parameters
@@ -80,12 +93,10 @@ class Shard:
             The weight of psi.
         on : ndarray of int, optional
             Positions in the coordinates, whole groups of them; all by default.
-        psi : bool, default True
-            Whether psi acts.
         """
         point = np.empty_like(z)
-        separable(z, t, (self.terms.at(on) if psi else Terms()).rows(z.shape), at(self.metric, on), point)
-        if psi and self.groups is not None:
+        separable(z, t, self.terms.at(on).rows(z.shape), at(self.metric, on), point)
+        if self.groups is not None:
             present, numbers = np.unique(self.groups[on], return_inverse=True)
             grouped(point, 0.0, numbers, np.where(present < 0, 0.0, t * self.strengths[present]), point)
         return point
@@ -105,7 +116,7 @@ class Shard:
         return positions if self.groups is None else closure(positions, self.groups)
 
     def dual_steps(
-        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector = NOTHING, psi: bool = True
+        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector = NOTHING
     ) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
 
@@ -117,8 +128,6 @@ class Shard:
             Changed in place.
         shift : ndarray of float64, shape (k,) or (0,)
             Subtracted in each step; empty for none.
-        psi : bool, default True
-            Whether psi acts.
         """
         loss, work = self.objective.compiled, downlink.first_order
         steps = 0
@@ -126,7 +135,7 @@ class Shard:
         rows = self.objective.num_examples
         if work.batch_size is not None and self.groups is None and loss is not None and loss[0] >= 0:
             code, parameter, matrix, *of_rows = loss
-            (terms, own), size = self._compiled_terms[psi], min(work.batch_size, rows)
+            (terms, own), size = self._compiled, min(work.batch_size, rows)
             given = (code, parameter, *of_rows), (matrix.indptr, matrix.indices, matrix.data)
             for used in work.epoch_sizes(rows):
                 order = rng.permutation(rows)[:used]
@@ -140,7 +149,7 @@ class Shard:
             if shift.size:
                 dual[on] -= (steps - last[on]) * shift[on]
                 last[on] = steps
-            primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * steps, on, psi)
+            primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * steps, on)
             self.objective.add_gradient(primal, batch, -client_lr, dual)
             steps += 1
         if shift.size:
@@ -148,19 +157,16 @@ class Shard:
         return steps
 
     @cached_property
-    def _compiled_terms(self) -> dict[bool, tuple[tuple[Any, ...], tuple[float, ...]]]:
-        """For the compiled loop the terms with and without psi, and those of the last coordinate."""
-        return {psi: self._compiled(self.terms if psi else Terms()) for psi in (False, True)}
-
-    def _compiled(self, terms: Terms) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+    def _compiled(self) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+        """Terms and weights for the compiled loop, and those of the last coordinate."""
         k = self.indices.size
-        table = np.vstack([terms.table((k,)), np.broadcast_to(self.metric, (1, k))])
+        table = np.vstack([self.terms.table((k,)), np.broadcast_to(self.metric, (1, k))])
         first, own = (tuple(map(float, column)) for column in (table[:, :1].sum(axis=1), table[:, -1:].sum(axis=1)))
         # A vector of thresholds takes longer for a large model.
         same = (table[:, : k - 1] == table[:, :1]).all()
         return first if same else tuple(table), own
 
-    def proximal_steps(self, downlink: Downlink, primal: Vector, rng: np.random.Generator, psi: bool) -> int | None:
+    def proximal_steps(self, downlink: Downlink, primal: Vector, rng: np.random.Generator) -> int | None:
         """Take proximal steps w <- prox(w - client_lr g(w)) on a model; return their number, or None if unsupported.
 
         A coordinate that m consecutive minibatches do not touch is shrunk m times at once: with l1 and squared l2 terms
@@ -168,30 +174,27 @@ class Shard:
 
         Parameters
         ----------
-        downlink, rng, psi
+        downlink, rng
             As for :meth:`dual_steps`.
         primal : ndarray of float64, shape (d,)
             Changed in place.
         """
-        everywhere = downlink.plan.psi.terms()
         # Between bounds, or in another metric, repeated steps have no closed form.
-        if everywhere is None or everywhere.is_bounded or np.ndim(self.metric):
+        if self.everywhere is None or self.everywhere.is_bounded or np.ndim(self.metric):
             return None
         local = primal[self.indices]
         client_lr = downlink.client_lr
         steps = 0
-        terms = self.terms if psi else Terms()
         last = np.zeros(local.size, dtype=np.int64)
         for batch in self.objective.batches(rng, downlink.first_order):
             on = self.touched(batch)
-            local[on] = shrunk(local[on], steps - last[on], client_lr, terms.at(on))
+            local[on] = shrunk(local[on], steps - last[on], client_lr, self.terms.at(on))
             self.objective.add_gradient(local, batch, -client_lr, local)
-            local[on] = self.retrieve(local[on], client_lr, on, psi)
+            local[on] = self.retrieve(local[on], client_lr, on)
             steps += 1
             last[on] = steps
-        if psi:
-            primal[:] = shrunk(primal, steps, client_lr, everywhere)
-        primal[self.indices] = shrunk(local, steps - last, client_lr, terms)
+        primal[:] = shrunk(primal, steps, client_lr, self.everywhere)
+        primal[self.indices] = shrunk(local, steps - last, client_lr, self.terms)
         return steps
 
 
@@ -215,7 +218,7 @@ def shard_of(plan: Plan, objective: Objective) -> Shard | None:
 def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     """Return a shard, or why there is none."""
     h = plan.h
-    terms = plan.psi.terms()
+    everywhere = terms = plan.psi.terms()
     groups = None
     strengths = NOTHING
     if type(objective).batches is not Linear.batches:
@@ -241,8 +244,8 @@ def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     if groups is not None and 2 * indices.size > size:
         return f"the groups of its features have {indices.size:,} of the model's coordinates"
     metric = h.weights[indices] if isinstance(h, DiagonalMetric) else 1.0
-    here = None if groups is None else groups[indices]
-    return Shard(objective.on_columns(columns), indices.astype(np.int64), terms.at(indices), metric, here, strengths)
+    psi = terms.at(indices), everywhere, metric, None if groups is None else groups[indices], strengths
+    return Shard(objective.on_columns(columns), indices, *psi)
 
 
 #: The last plan for which dense steps were logged.
