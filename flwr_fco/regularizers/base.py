@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.layout import Layout, Vector, checked_patterns, first_match, require_matches
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked, of_type, short
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.prox import at
+from flwr_fco.kernels.prox import at, separable
 
 Array = NDArray[Any]
 Scope = Literal["each", "joint"]
@@ -82,10 +82,7 @@ def norm_of(v: Array) -> tuple[float, float]:
     if 1e-280 < square < 1e300 or math.isnan(square):
         return 1.0, math.sqrt(square)
     unit = float(np.abs(values).max(initial=0.0))
-    if unit == 0.0 or math.isinf(unit):
-        return 1.0, unit
-    values = values / unit
-    return unit, math.sqrt(np.vdot(values, values))
+    return (unit, norm_of(values / unit)[1]) if 0.0 < unit < math.inf else (1.0, unit)
 
 
 def flat(array: Array, shape: tuple[int, ...]) -> Array:
@@ -354,6 +351,114 @@ class Regularizer(Specified, ABC):
         return BoundRegularizer(self, layout, scope=scope)
 
 
+class Separable(Regularizer):
+    """A sum over coordinates; a subclass writes :meth:`terms`.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> @dataclass(frozen=True)
+    ... class NonNegativeL1(Separable):
+    ...     kind = "non-negative-l1"
+    ...     strength: float
+    ...     def terms(self):
+    ...         return Terms(threshold=self.strength, lower=0.0)
+    >>> NonNegativeL1(1.0).prox(np.array([3.0, -2.0]), 0.5)
+    array([2.5, 0. ])
+    """
+
+    @abstractmethod
+    def terms(self) -> Terms:
+        """Return the terms: numbers, or arrays that broadcast to the array's shape."""
+
+    def value(self, w: Array) -> float:
+        """Return the sum of the terms, or inf if a coordinate is beyond its bounds by more than rounding."""
+        a, b, lower, upper = terms = self.terms()
+        if terms.is_bounded:
+            # A violation is measured relative to the bound; an open side stays infinite.
+            slack = 16.0 * float(np.finfo(w.dtype).eps)
+            inside = (w >= lower - slack * np.abs(lower)) & (w <= upper + slack * np.abs(upper))
+            if not inside.all():
+                return math.inf
+        value = float((a * np.abs(w)).sum(dtype=np.float64))
+        if not np.any(b):
+            return value
+        with np.errstate(over="ignore"):
+            # In this order: a square may overflow where its product with a small factor does not.
+            return value + 0.5 * float(((b * w) * w).sum(dtype=np.float64))
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse another shape, and terms of which psi would not be convex."""
+        super().check_shape(name, shape)
+        terms = self.terms()
+        who = f"{type(self).__name__}.terms()"
+        if not isinstance(terms, Terms):
+            raise ConfigurationError(f"{who} returned {short(terms)}; expected Terms(threshold=...)")
+        for term, value in terms._asdict().items():
+            if term in ("threshold", "shrinkage") and not (least := np.min(value, initial=0.0)) >= 0.0:
+                raise ConfigurationError(f"{who} has {term} {least:g}; expected numbers >= 0, of which psi is convex")
+        if not np.all(np.less_equal(terms.lower, terms.upper)):
+            raise ConfigurationError(f"{who} has lower > upper, or NaN; expected lower <= upper everywhere")
+
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        """Return the map clip(soft(v, step a) / (1 + step b), lower, upper)."""
+        rows = self.terms().rows(shape)
+        return lambda v, step, out: separable(v, step, rows, 1.0, out)
+
+    def conjugate(self, u: Array) -> float:
+        """Return the sum over coordinates of max_w u w - a |w| - b/2 w^2 over lower <= w <= upper."""
+        a, b, lower, upper = self.terms().table(u.shape)
+        u = u.reshape(-1)
+        pull = np.sign(u) * np.maximum(np.abs(u) - a, 0.0)
+        # Without curvature, a coordinate with a non-zero slope goes to its bound.
+        best = np.where(pull == 0.0, 0.0, np.copysign(np.inf, pull))
+        np.divide(pull, b, out=best, where=b > 0.0)
+        best = np.clip(best, lower, upper)
+        # At the end of the domain rounding decides nothing.
+        best[np.isinf(best) & (np.abs(pull) <= ROUNDING * a)] = 0.0
+        return float((u * best - a * np.abs(best) - 0.5 * b * best**2).sum()) if np.isfinite(best).all() else math.inf
+
+    def largest_scaling(self, u: Array) -> float:
+        a, b, lower, upper = self.terms().table(u.shape)
+        u = u.reshape(-1)
+        limited = (b == 0.0) & (u != 0.0) & np.isinf(np.where(u > 0.0, upper, lower))
+        return float((a[limited] / np.abs(u[limited])).min(initial=math.inf))
+
+    def subgradient(self, w: Array) -> Array:
+        """Return a sign(w) + b w, with sign(0) = 0."""
+        a, b, *_ = self.terms()
+        return np.asarray(a * np.sign(w) + b * w, dtype=w.dtype)
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return max_i |g_i| / a_i of strength 1, with 0/0 = 0: that coordinate is optimal at 0 for any strength."""
+        size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
+        unit = np.zeros(()) if not hasattr(self, "strength") else np.asarray(with_strength(self, 1.0).terms()[0])
+        if not unit.any():
+            return super().strength_max(size)
+        least = np.where(size > 0.0, np.inf, 0.0)
+        return float(np.divide(size, unit, out=least, where=unit > 0.0).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Zero(Separable):
+    """No regularization: psi(w) = 0.
+
+    The proximal map is ``prox(v, step) = v``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Zero().prox(np.array([3.0, -0.5]), 1.0)
+    array([ 3. , -0.5])
+    """
+
+    kind: ClassVar[str] = "zero"
+
+    def terms(self) -> Terms:
+        return Terms()
+
+
 @dataclass(frozen=True)
 class Penalty(Regularizer):
     """A psi times a strength, which paths and cross-validation choose."""
@@ -475,24 +580,21 @@ class BoundRegularizer:
         self.regularizer = regularizer
         self.layout = layout
         self.scope: Scope = checked("scope", scope, Scope)
-        hit = [entry for entry in layout.optimized if entry.regularized]
+        given = [(e, regularizer.for_array(e.name) if e.regularized else None) for e in layout.optimized]
         #: Places of the arrays that psi does not act on.
-        self._idle = [entry.block for entry in layout.optimized if not entry.regularized]
-        self.parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
+        self._idle = [entry.block for entry, own in given if own is None]
+        self.parts: list[tuple[Any, tuple[int, ...], Regularizer]]
+        self.parts = [(entry.block, entry.shape, own) for entry, own in given if own is not None]
         if scope == "joint":
             place: Any = np.flatnonzero(layout.regularized_mask())
-            regularizer.check_shape(" + ".join(entry.name for entry in hit), place.shape)
-            if hit:
-                whole = slice(hit[0].offset, hit[-1].block.stop)
-                together = place.size == whole.stop - whole.start
-                self.parts.append((whole if together else place, place.shape, regularizer))
+            regularizer.check_shape(" + ".join(layout.regularized_names), place.shape)
+            together = place.size and (np.diff(place) == 1).all()
+            where = slice(int(place[0]), int(place[-1]) + 1) if together else place
+            self.parts = [(where, place.shape, regularizer)] if place.size else []
         else:
-            for entry in hit:
-                if (own := regularizer.for_array(entry.name)) is None:
-                    self._idle.append(entry.block)
-                    continue
-                own.check_shape(entry.name, entry.shape)
-                self.parts.append((entry.block, entry.shape, own))
+            for entry, own in given:
+                if own is not None:
+                    own.check_shape(entry.name, entry.shape)
         self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
         self._maps = [(where, own.solver(shape)) for where, shape, own in self.parts]
 
@@ -603,3 +705,105 @@ class BoundRegularizer:
 
 #: psi of one array, or on the flat vector of a model.
 Psi = Regularizer | BoundRegularizer
+
+
+@dataclass(frozen=True)
+class PerParameter(Regularizer):
+    """A psi for each array, chosen by its name: psi(w) = sum over arrays of psi_array(w_array).
+
+    The proximal map applies each array's own. It acts on named arrays only: ``bind`` it to a layout, as strategies and
+    clients do. ``regularizer.for_array(name)`` returns the regularizer of an array.
+
+    Parameters
+    ----------
+    regularizers : mapping of str to Regularizer
+        Shell patterns (``"*.weight"``) and the regularizer of the matching arrays. The first match wins; an array that
+        matches no pattern has no regularizer.
+
+    Raises
+    ------
+    ConfigurationError
+        If the mapping is empty, a key is not a string or a value is not a regularizer. At :meth:`bind`, if a pattern is
+        not the first match of any array that the regularizer acts on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.core.layout import Layout
+    >>> from flwr_fco.regularizers import L1, L2Squared
+    >>> layout = Layout.from_arrays({"first": np.zeros((1, 2)), "second": np.zeros((1, 2))})
+    >>> psi = PerParameter({"first": L1(1.0), "*": L2Squared(1.0)})
+    >>> psi.bind(layout).prox(np.array([3.0, 0.5, 3.0, 0.5]), 1.0)
+    array([2.  , 0.  , 1.5 , 0.25])
+    """
+
+    kind: ClassVar[str] = "per-parameter"
+    by_name: ClassVar[bool] = True
+    regularizers: Mapping[str, Regularizer]
+
+    def __post_init__(self) -> None:
+        own = lambda psi: isinstance(psi, Regularizer) and not psi.by_name  # noqa: E731
+        patterns = checked_patterns("PerParameter", self.regularizers, "regularizer", own)
+        convex = all(psi.convex for psi in patterns.values())
+        # One that leaves its arrays alone takes nothing from the others.
+        constraint = all(psi.constraint or isinstance(psi, Zero) for psi in patterns.values())
+        vars(self).update(regularizers=patterns, convex=convex, constraint=constraint)
+
+    def for_array(self, name: str) -> Regularizer | None:
+        """Return the regularizer of the first pattern that matches, or None."""
+        pattern = first_match(self.regularizers, name)
+        return None if pattern is None else self.regularizers[pattern]
+
+    def among(self, names: Sequence[str]) -> Regularizer:
+        """Return psi of these arrays: without the patterns that are the first match of none of them.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of arrays.
+
+        Examples
+        --------
+        >>> PerParameter({"head.*": Zero(), "*": Zero()}).among(["body.weight"])
+        PerParameter(regularizers={'*': Zero()})
+        """
+        used = {first_match(self.regularizers, name) for name in names}
+        left = {pattern: psi for pattern, psi in self.regularizers.items() if pattern in used}
+        return PerParameter(left) if left else Zero()
+
+    def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
+        """Return psi as a function of the flat vector of a model; every pattern must match an array.
+
+        Raises
+        ------
+        ConfigurationError
+            If a pattern matches none, because a misspelt name would leave its array without a regularizer.
+        """
+        left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
+        self.require_names(layout.regularized_names, left_alone)
+        return super().bind(layout, scope=scope)
+
+    def require_names(self, names: Sequence[str], left_alone: Sequence[str] = ()) -> None:
+        """Raise unless every pattern is the first match of at least one array name.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of the regularized arrays.
+        left_alone : sequence of str, default ()
+            Names of the other arrays, for the error message.
+
+        Raises
+        ------
+        ConfigurationError
+            If a pattern is not the first match of any name.
+        """
+        besides = f" ({list(left_alone)} are not regularized: name them in apply_to=)" if left_alone else ""
+        require_matches("PerParameter", self.regularizers, names, besides)
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        """Raise, because single-array operations require the regularizer of that array."""
+        prefix = "PerParameter acts on named arrays, one by one"
+        raise ConfigurationError(f"{prefix}: use psi.bind(layout) with scope='each', or psi.for_array(name) of one")
+
+    value = prox = subgradient = check_shape = _refuse

@@ -33,7 +33,7 @@ from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError, advic
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors, Uplink
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
 from flwr_fco.messages.short import SHORT
-from flwr_fco.regularizers.named import FACTORIES, Adapter
+from flwr_fco.regularizers.kinds import FACTORIES, Adapter
 from flwr_fco.strategies.replies import cause_of
 
 try:

@@ -20,8 +20,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, Nuclear, PerParameter, Zero
 from flwr_fco.regularizers.base import Terms
-from flwr_fco.regularizers.norms import NuclearBall, SpectralBall, noise_of
-from flwr_fco.regularizers.sets import Simplex
+from flwr_fco.regularizers.kinds import NuclearBall, Simplex, SpectralBall, noise_of
 from flwr_fco.testing import check_regularizer
 
 EPS = np.finfo(np.float64).eps

@@ -20,7 +20,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, FlwrFcoError, RunInterrupted
 from flwr_fco.regularizers import L1
-from flwr_fco.regularizers.named import FACTORIES
+from flwr_fco.regularizers.kinds import FACTORIES
 from flwr_fco.simulation import InProcessGrid, RayGrid, grid, room_of
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDAGT, FedDualAvg
 

@@ -20,7 +20,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Box, ElasticNet, HardSparsity, L1Ball, L2Squared, PerParameter, Zero
-from flwr_fco.regularizers.sets import _LONG, kth_largest
+from flwr_fco.regularizers.kinds import _LONG, kth_largest
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Average, Density, FedDAGT, FedDualAvg, FedMid, Steps, run_of
 
