@@ -9,7 +9,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,8 @@ from flwr_fco.objectives.links import Coupled
 from flwr_fco.regularizers import Terms
 
 Indices = NDArray[np.integer[Any]]
+Move = Callable[[Vector, Any, Any], Vector]
+Step = Callable[[Batch, Indices, int], None]
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,35 @@ class Shard:
         """
         if batch is None:
             return np.arange(self.indices.size)
-        outputs, matrix = self.objective.num_outputs, self.objective.features
-        positions = flat_indices(np.unique(matrix[batch].indices).astype(np.int64), outputs)
+        touched = np.unique(self.objective.features[batch].indices).astype(np.int64)
+        positions = flat_indices(touched, self.objective.num_outputs)
         return positions if self.groups is None else closure(positions, self.groups)
 
-    def dual_steps(
-        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector = NOTHING
-    ) -> int:
+    def lazily(self, downlink: Downlink, vector: Vector, rng: np.random.Generator, moved: Move, step: Step) -> int:
+        """Take steps on a vector, each at what its rows touch; return their number.
+
+        Parameters
+        ----------
+        vector : ndarray of float64, shape (k,)
+            Changed in place.
+        moved : callable
+            ``(values, times, on)``: what so many steps make of the coordinates `on`, but for gradients. It is called
+            when a batch touches them next, or at the end.
+        step : callable
+            ``(batch, on, number)``: the rest of a step.
+        """
+        steps = 0
+        last = np.zeros(vector.size, dtype=np.int64)
+        for batch in self.objective.batches(rng, downlink.first_order):
+            on = self.touched(batch)
+            vector[on] = moved(vector[on], steps - last[on], on)
+            last[on] = steps
+            step(batch, on, steps)
+            steps += 1
+        vector[:] = moved(vector, steps - last, slice(None))
+        return steps
+
+    def dual_steps(self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector = NOTHING) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
 
         Parameters
@@ -129,32 +153,25 @@ class Shard:
         shift : ndarray of float64, shape (k,) or (0,)
             Subtracted in each step; empty for none.
         """
-        loss, work = self.objective.compiled, downlink.first_order
-        steps = 0
-        client_lr = downlink.client_lr
+        loss, work, client_lr = self.objective.compiled, downlink.first_order, downlink.client_lr
         rows = self.objective.num_examples
         if work.batch_size is not None and self.groups is None and loss is not None and loss[0] >= 0:
             code, parameter, matrix, *of_rows = loss
             (terms, own), size = self._compiled, min(work.batch_size, rows)
             given = (code, parameter, *of_rows), (matrix.indptr, matrix.indices, matrix.data)
+            steps = 0
             for used in work.epoch_sizes(rows):
                 order = rng.permutation(rows)[:used]
                 elapsed = downlink.elapsed + client_lr * steps
                 steps += lazy_dual_averaging(*given, own, order, size, terms, elapsed, client_lr, shift, dual)
             return steps
         primal = np.zeros(dual.size)
-        last = np.zeros(dual.size, dtype=np.int64)
-        for batch in self.objective.batches(rng, work):
-            on = self.touched(batch)
-            if shift.size:
-                dual[on] -= (steps - last[on]) * shift[on]
-                last[on] = steps
-            primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * steps, on)
+
+        def step(batch: Batch, on: Indices, number: int) -> None:
+            primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * number, on)
             self.objective.add_gradient(primal, batch, -client_lr, dual)
-            steps += 1
-        if shift.size:
-            dual -= (steps - last) * shift
-        return steps
+
+        return self.lazily(downlink, dual, rng, lambda z, k, on: z - k * shift[on] if shift.size else z, step)
 
     @cached_property
     def _compiled(self) -> tuple[tuple[Any, ...], tuple[float, ...]]:
@@ -184,17 +201,12 @@ class Shard:
             return None
         local = primal[self.indices]
         client_lr = downlink.client_lr
-        steps = 0
-        last = np.zeros(local.size, dtype=np.int64)
-        for batch in self.objective.batches(rng, downlink.first_order):
-            on = self.touched(batch)
-            local[on] = shrunk(local[on], steps - last[on], client_lr, self.terms.at(on))
-            self.objective.add_gradient(local, batch, -client_lr, local)
-            local[on] = self.retrieve(local[on], client_lr, on)
-            steps += 1
-            last[on] = steps
+        # The proximal map of a step, too, is left to the next time that a coordinate is read.
+        moved: Move = lambda w, times, on: shrunk(w, times, client_lr, self.terms.at(on))  # noqa: E731
+        add_gradient = self.objective.add_gradient
+        steps = self.lazily(downlink, local, rng, moved, lambda rows, *_: add_gradient(local, rows, -client_lr, local))
         primal[:] = shrunk(primal, steps, client_lr, self.everywhere)
-        primal[self.indices] = shrunk(local, steps - last, client_lr, self.terms)
+        primal[self.indices] = local
         return steps
 
 
