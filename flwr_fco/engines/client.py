@@ -218,7 +218,8 @@ class Client(NamedTuple):
 
     def features(self, psi: bool = True) -> Shard | None:
         """Return the coordinates of sparse features, on which alone steps are taken if not all of them are sent."""
-        found = self.shard or (None if self.plan.sends_every_step else shard_of(self.plan, self.objective))
+        all_move = self.plan.sends_every_step or isinstance(getattr(self.objective, "features", None), np.ndarray)
+        found = self.shard or (None if all_move else shard_of(self.plan, self.objective))
         return found if psi or found is None else found.without_psi
 
     def proximal_steps(self, primal: Vector, *, psi: bool = True, pairs: bool = False) -> Done:

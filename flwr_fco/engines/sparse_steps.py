@@ -216,7 +216,7 @@ _shards: WeakKeyDictionary[Objective, tuple[Plan, Shard | None]] = WeakKeyDictio
 
 def shard_of(plan: Plan, objective: Objective) -> Shard | None:
     """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged."""
-    if not isinstance(objective, Linear) or isinstance(objective.features, np.ndarray):
+    if not isinstance(objective, Linear):
         return None
     entry = _shards.get(objective)
     if entry is None or entry[0] is not plan:
