@@ -98,9 +98,10 @@ class Sums(NamedTuple):
         How many intercepts have stayed at the sites, at whose best values these derivatives are.
     each : tuple of Answer
         Of each site: ``gradient`` and ``block`` of its mean loss, the Hessian as a packed triangle, and of clusters
-        ``meat``, the sum of the outer products of the sums of their rows' gradients.
+        its ``meat``.
     meat, clusters : ndarray of float64, shape (d, d), and float, optional
-        The sum over the clusters of the outer products of the sums of their rows' gradients; and how many there are.
+        The sum over the clusters of the outer products of the sums of their rows' gradients of the mean loss; and how
+        many there are.
     """
 
     point: Vector
@@ -259,7 +260,7 @@ def estimated(sums: Sums, names: Sequence[str], *, squares: bool = False, of_tim
         factor = factor * (n - 1.0) / degrees
     covariance = noise * inverse / sums.total
     if sums.meat is not None:
-        covariance = factor * inverse @ sums.meat @ inverse / sums.total**2
+        covariance = factor * inverse @ sums.meat @ inverse
         degrees = min(degrees, sums.clusters - 1.0)
     return Estimates((sums.point - step)[:count], covariance[:count, :count], degrees, how, noise, inverse, likelihood)
 
@@ -267,7 +268,7 @@ def estimated(sums: Sums, names: Sequence[str], *, squares: bool = False, of_tim
 def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64], centre: Vector) -> tuple[Vector, Vector, Vector]:
     """Return Rao's test that each of some parameters is the same at all sites: statistic, degrees of freedom and p.
 
-    With s_m and H_m the sites' summed gradients and Hessians at the common estimates, I = sum_m H_m, and j the
+    With s_m and H_m the sites' parts of the gradient and the Hessian at the common estimates, I = sum_m H_m, and j the
     parameter: s' V^- s, s the s_mj, V = diag(H_m[j, j]) - A I^-1 A', the rows of A those of H_m[j]. No fit of a site
     alone is needed, so that it is there whatever the sites' sizes. With clusters within sites, M_m the sums of their
     outer products and B the M_m[j]: V = diag(M_m[j, j]) - A I^-1 B' - B I^-1 A' + A I^-1 (sum_m M_m) I^-1 A'.
@@ -292,12 +293,12 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64], centre: Vector
     if found.inverse is None or len(sums.each) < 2:
         return statistic, degrees, statistic.copy()
     size = sums.point.size
-    move = -found.inverse @ sums.gradient
-    whole = found.inverse / sums.total
-    blocks = [sums.total * site.weight * site.vectors["block"] for site in sums.each]
-    gradients = np.array([sums.total * site.weight * site.vectors["gradient"][:size] for site in sums.each])
-    # Without clusters the variance of a site's slopes is its Hessian, times the noise.
-    spreads, covariance, noise = blocks, whole, found.noise
+    whole = found.inverse
+    move = -whole @ sums.gradient
+    blocks = [site.weight * site.vectors["block"] for site in sums.each]
+    gradients = np.array([site.weight * site.vectors["gradient"][:size] for site in sums.each])
+    # Without clusters the variance of a site's slopes is its Hessian, times the noise of a mean.
+    spreads, covariance, noise = blocks, whole, found.noise / sums.total
     if all("meat" in site.vectors for site in sums.each):
         spreads, noise = [site.vectors["meat"] for site in sums.each], 1.0
         covariance = whole @ unpacked(np.sum(spreads, axis=0))[:size, :size] @ whole
@@ -551,7 +552,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
             return None
         (sums, inverse, _), freedom, names = ended, np.zeros(size), [""] * size
         if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
-            each = _summed(objective.row_gradients(sums.point), objective.clusters)
+            each = _summed(objective.row_gradients(sums.point), objective.clusters) / sums.rows
             if len(each) < CLUSTERS:
                 return None
             sums = sums._replace(meat=each.T @ each, clusters=float(len(each)))

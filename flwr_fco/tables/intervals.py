@@ -323,18 +323,18 @@ class Inference:
         if self.cluster != "site" or self.sites.weighted:
             answers = self._answers(sums.point, clustered=True)
             # A mean over rows whose weights have a mean of 1.
-            meats = [(a.weight * self.sites.total) ** 2 / a.examples * a.vectors["meat"] for a in answers]
+            meats = [a.weight**2 / a.examples * a.vectors["meat"] for a in answers]
             each = tuple(a._replace(vectors={**a.vectors, "meat": own}) for a, own in zip(answers, meats, strict=True))
             clusters = sum(a.numbers["clusters"] for a in answers)
             # Errors of a cluster's rows add up, or their squares.
-            scale = self.sites.total**2 / sums.rows * (2.0 * sums.loss if self.kind is SQUARES else 1.0)
+            scale = (2.0 * sums.loss if self.kind is SQUARES else 1.0) / sums.rows
             rows = [scale * a.weight * a.examples / max(a.numbers["clusters"], 1.0) for a in answers]
             usual = [x * np.diag(unpacked(a.vectors["block"])) for x, a in zip(rows, answers, strict=True)]
             squares = np.array([np.diag(unpacked(own)) for own in meats])
             self._check_shares(answers, squares, np.array(usual), "spread of clusters by", _MOST[SQUARES])
             sums = sums._replace(meat=unpacked(np.sum(meats, axis=0))[:used, :used], clusters=clusters, each=each)
         if self.cluster == "site":
-            own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in sums.each])
+            own = np.array([a.weight * a.vectors["gradient"][:used] for a in sums.each])
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
             varies = np.sum([np.diag(unpacked(a.vectors["block"])) > 0.0 for a in sums.each], axis=0)
             # The sum of such a site is 0 at the estimates, and an error would be next to 0.

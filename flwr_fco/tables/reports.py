@@ -254,7 +254,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     names = [str(name) for name in model._names(len(found.estimate))]
     many = isinstance(given, Sequence) and given and all(isinstance(own, Mapping) and own for own in given)
     pairs = [pair for own in given for pair in own.items()] if many else []
-    wrong = [name for name, by in pairs if name not in names or not (isinstance(by, Real) and math.isfinite(by))]
+    wrong = [name for name, by in pairs if name not in names or not (isinstance(by, Real) and abs(by) <= 1e308)]
     if wrong or not pairs:
         prefix = f"contrast({combinations!r:.200}) has {wrong[:5] or 'no features'}"
         raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of them, of {names[:5]}")
@@ -272,7 +272,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
 
 def _written(combination: Mapping[str, float]) -> str:
     """Return a combination in words, such as ``age - 2 sex``."""
-    signed = [("-" if factor < 0 else "+", abs(factor), name) for name, factor in combination.items()]
+    signed = [("-" if factor < 0 else "+", abs(float(factor)), name) for name, factor in combination.items()]
     text = " ".join(f"{sign} {'' if size == 1 else f'{size:g} '}{name}" for sign, size, name in signed)
     return text.removeprefix("+ ") if text.startswith("+") else f"-{text[2:]}"
 
