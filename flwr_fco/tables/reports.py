@@ -254,7 +254,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     names = [str(name) for name in model._names(len(found.estimate))]
     many = isinstance(given, Sequence) and given and all(isinstance(own, Mapping) and own for own in given)
     pairs = [pair for own in given for pair in own.items()] if many else []
-    wrong = [name for name, by in pairs if name not in names or not (isinstance(by, Real) and abs(by) <= 1e308)]
+    wrong = [name for name, by in pairs if name not in names or not (issubclass(type(by), Real) and abs(by) <= 1e308)]
     if wrong or not pairs:
         prefix = f"contrast({combinations!r:.200}) has {wrong[:5] or 'no features'}"
         raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of them, of {names[:5]}")
