@@ -12,6 +12,7 @@ import numpy as np
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import printable
+from flwr_fco.errors import PublicError
 
 Names = tuple[str, ...] | None
 
@@ -73,6 +74,14 @@ def undated(given: Any) -> Any:
     kinds = {"m" if isinstance(entry, spans) else "M" if type(entry) in dates else "O" for entry in each}
     kind, *others = kinds or {own.dtype.kind}
     return own.astype(f"{kind}8[us]") if kind in "mM" and not others else own
+
+
+def real(given: Any) -> Vector:
+    """Return entries as numbers; complex ones, whose imaginary part NumPy leaves out, are an error of these words."""
+    own = np.asarray(given)
+    if own.dtype.kind == "c":
+        raise PublicError("Complex data not supported; expected numbers without an imaginary part")
+    return np.asarray(own, dtype=np.float64)
 
 
 def difference(site: str, names: Names, others: str, theirs: Names, *, classes: bool) -> str:

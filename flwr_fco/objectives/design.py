@@ -121,6 +121,8 @@ def refuse_text(features: Any, name: str = "features") -> None:
     if getattr(dtype, "kind", "O") in "mM":
         prefix = f"{name} holds dates or times, which have several units, of dtype {dtype}; expected numbers"
         raise PublicError(f"{prefix}, such as days. Encode them in the same way at every site")
+    if getattr(dtype, "names", None):
+        raise PublicError(f"{name} has the fields {listed(dtype.names)}; expected columns, as of pandas.DataFrame(...)")
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
     columns = [
@@ -212,6 +214,8 @@ def _read(values: Any, name: str) -> NDArray[Any]:
     # Of a frame it would be a column.
     if missing or (not hasattr(values, "columns") and np.ma.is_masked(values)):
         raise ConfigurationError(f"{name} have missing entries; expected none. Impute or drop such examples first")
+    if array.dtype.names:
+        raise ConfigurationError(f"{name} have the fields {listed(array.dtype.names)}; expected an array of numbers")
     return array
 
 

@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import undated
+from flwr_fco.core.schema import real, undated
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, of_type, refusing
 from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.models import Model, arrays_of
@@ -123,7 +123,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         return y
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
-        return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
+        return LeastSquares(X, real(y), scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -465,7 +465,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         classes = self.classes_
-        if not np.isin(y, classes).all():
+        if y.dtype.names or not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
             prefix = f"a label is none of classes={classes.tolist()}; give all labels of the federation"
             raise PublicError(f"{prefix} as classes=[...] to client_app, at every site, and to fit")
@@ -755,7 +755,7 @@ class FederatedCoxRegression(Federated):
 def _numbers(given: Any) -> Vector:
     """Return numbers as they are, and spans in days, as others give days as numbers; of dates there are none."""
     own = undated(given)
-    return np.asarray(own / np.timedelta64(1, "D") if own.dtype.kind in "mM" else own.astype(np.float64))
+    return np.asarray(own / np.timedelta64(1, "D") if own.dtype.kind in "mM" else real(own))
 
 
 def _asked(times: Any) -> Vector:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of, plain_text
+from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of, plain_text, real
 from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text, refuse_unread
@@ -261,9 +261,9 @@ def read_site(
         raise PublicError(f"rows have {count} columns without names, and features= has {len(order)}")
     refuse_text(features, "X")
     try:
-        rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
+        rows = features if is_sparse(features) else real(features)
     except (TypeError, ValueError) as error:
-        raise PublicError(missing_in(features, own.y, names) or "X has entries that are no numbers") from error
+        raise PublicError(missing_in(features, own.y, names) or "X has entries that are no real numbers") from error
     return own._replace(features=rows), names
 
 

@@ -135,11 +135,9 @@ REFUSED = {
     "so that cv has nothing": (FederatedLasso(cv=3, penalty_factor=np.zeros(6)), X, Y),
     "an intercept of each site needs": (FederatedLasso(site_intercepts="local", fit_intercept=False), *TWICE),
     "site_intercepts=True": (FederatedLasso(site_intercepts=True), *TWICE),
-    "of 3 classes; expected two classes": (
-        FederatedLogisticRegression(site_intercepts="local"),
-        [X],
-        [np.arange(80) % 3],
-    ),
+    "of 3 classes; expected two": (FederatedLogisticRegression(site_intercepts="local"), [X], [np.arange(80) % 3]),
+    "0: y has 1 columns .*; expected numbers: counts": (tables.FederatedPoissonRegression(), [X], [np.ones(80) + 0j]),
+    "X has the fields 'a', 'b'; expected columns": (FederatedLasso(), np.zeros(80, [("a", float), ("b", float)]), Y),
 }
 
 

@@ -124,8 +124,7 @@ OTHER = [
     ("site 1 has 'z', compared with site 0", SECOND.assign(z=1.0)),
     (r"site 1: y has the labels of X's rows in another order", SECOND[::-1]),
     (r"site 1: entries are missing \(NaN\): X\['bmi'\] in 40 of 40 rows", SECOND.assign(bmi=np.nan)),
-    (r"'bmi' hold texts, categories, dates or times; expected", SECOND.assign(bmi=pd.Timestamp("2020-01-01"))),
-    ("hold texts, categories, dates or times", SECOND.assign(bmi=date(2020, 1, 1))),
+    ("'age', 'bmi' hold texts, .*; ex", SECOND.assign(age=date(2020, 1, 1), bmi=pd.Timestamp("2020-01-01"))),
     (r"0 has .*'crp'.*: site 1 lacks 'age' and has 'Age'.* expected", SECOND.rename(columns={"age": "Age"})),
     (r"site 1 has the columns .* site 0 has .* expected the same names", SECOND.to_numpy()),
     ("site 1 has several columns of the name 'bmi'; ex", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
@@ -418,6 +417,8 @@ def test_texts_are_named_with_site_and_column_and_not_shown():
     refused("site 1: y holds texts; expected numbers", lasso().fit, *by_name(data))
     texts.append(refused(r"site 1: .*y holds texts", over_a_grid, data))
     assert not any("secret" in text for text in texts)
+    for changed in ((TABLES[1] + 1j,), (TABLES[1], TARGETS[1] + 1j)):
+        refused("site 1: .*(no real numbers|Complex data not)", over_a_grid, with_site(1, *changed))
 
 
 # --- a codebook -------------------------------------------------------------------------------------------------------
