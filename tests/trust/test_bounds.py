@@ -241,9 +241,11 @@ def test_centres_are_those_of_the_sorted_values():
     np.testing.assert_allclose(median(rows, weights), np.median(twice, axis=0), atol=1e-15)
     expected = trimmed_mean(twice, np.full(11, 1 / 11), 0.2)
     np.testing.assert_allclose(trimmed_mean(rows, weights, 0.2), expected, atol=1e-14)
-    point = geometric_median(rows[:, :3], weights)
-    directions = (rows[:, :3] - point) / np.linalg.norm(rows[:, :3] - point, axis=1)[:, None]
-    assert np.linalg.norm(weights @ directions) < 1e-8  # the gradient of the sum of distances
+    # The first of three is their median by coordinate, from which no step of Weiszfeld's leads away.
+    three = np.array([[0.0, 0.0], [1.0, 0.1], [-0.1, -1.0]])
+    for own, shares in ((rows[:, :3], weights), (three, np.full(3, 1 / 3))):
+        away = own - geometric_median(own, shares)
+        assert np.linalg.norm(shares @ (away / np.linalg.norm(away, axis=1)[:, None])) < 1e-8  # of the sum's gradient
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])

@@ -39,7 +39,7 @@ _BLOCK = 4096
 _SUMMED = 65_536
 #: Dtypes that a sum reads; NumPy makes a new dtype of a type each time.
 _READ = np.dtype(np.float64), np.dtype(np.float32)
-#: Maximum number of Weiszfeld steps, and the relative change at which they stop.
+#: Maximum number of Weiszfeld steps, and the relative change, and smoothing, at which they stop.
 _STEPS = 100
 _TOLERANCE = 1e-10
 #: Without factors.
@@ -146,16 +146,17 @@ def geometric_median(rows: Matrix, weights: Vector) -> Vector:
     array([1.])
     """
     point = median(rows, weights)
-    scale = float(np.median(np.linalg.norm(rows - point, axis=1)))
-    smallest = 1e-9 * scale
+    scale = smoothing = float(np.median(np.linalg.norm(rows - point, axis=1)))
     if scale == 0.0:
         return point
     for _ in range(_STEPS):
-        shares = weights / np.maximum(np.linalg.norm(rows - point, axis=1), smallest)
+        # Less of it from step to step: from a point that is a client's own, no step would lead away without it.
+        smoothing = max(0.5 * smoothing, _TOLERANCE * scale)
+        shares = weights / np.maximum(np.linalg.norm(rows - point, axis=1), smoothing)
         following = (shares / shares.sum()) @ rows
         moved = float(np.linalg.norm(following - point))
         point = following
-        if moved <= _TOLERANCE * scale:
+        if max(moved, smoothing) <= _TOLERANCE * scale:
             break
     return np.asarray(point)
 
