@@ -154,8 +154,7 @@ class Client(NamedTuple):
             increment[on] = local - dual[on]
             return self._moved(increment, steps)
         point = dual.copy()
-        done = self.compiled_steps(point, move, psi, pairs)
-        if done is not None:
+        if (done := self.compiled_steps(point, move, psi, pairs)) is not None:
             return self._moved(point - dual, done)
         place = self._place(psi)
         primal, half = place.put(dual), place.put(dual)
@@ -234,8 +233,7 @@ class Client(NamedTuple):
         pairs : bool, default False
             Whether a step takes two batches, as in :meth:`proximal_extragradient`.
         """
-        rate = self.rate
-        add_gradient = self.objective.add_gradient
+        rate, add_gradient = self.rate, self.objective.add_gradient
         if (features := None if pairs else self.features(psi)) is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng)) is not None:

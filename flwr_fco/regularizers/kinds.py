@@ -474,26 +474,27 @@ class NofM(Regularizer):
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         """Keep the n largest of each m neighbours and set the others to 0."""
-        np.add(v, 0.0, out=out)
-        if v.shape[1] >= self.m:
-            rows = np.moveaxis(v, 1, -1)
-            np.moveaxis(out, 1, -1)[~self.largest(np.abs(rows.reshape(-1, self.m))).reshape(rows.shape)] = 0.0
+        out[...] = np.where(self.kept(v), v, 0.0) + 0.0
 
-    def largest(self, sizes: Any) -> Any:
-        """Return which of m magnitudes in a row are the n largest, and every NaN; of an array or a tensor.
+    def kept(self, v: Any) -> Any:
+        """Return which entries are the n largest of m neighbours, or NaN, of an array or a tensor; of few inputs all.
 
         Parameters
         ----------
-        sizes : ndarray or Tensor, shape (rows, m)
-            Magnitudes.
+        v : ndarray or Tensor
+            Inputs are along the second axis.
         """
+        if v.shape[1] < self.m:
+            return (v == v) | (v != v)
+        rows = abs(v).swapaxes(1, -1)
+        sizes = rows.reshape(-1, self.m)
         kept = sizes == sizes
         for i in range(self.m):
             own = sizes[:, i : i + 1]
             # Of equal ones the first stay; nothing is larger than NaN.
             ahead = (sizes[:, :i] >= own).sum(1) + (sizes[:, i + 1 :] > own).sum(1)
             kept[:, i] = ahead < self.n
-        return kept
+        return kept.reshape(rows.shape).swapaxes(1, -1)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array has inputs, fewer than m or a multiple of it."""

@@ -19,7 +19,7 @@ from flwr_fco.core.computing import own_turn
 from flwr_fco.core.layout import Layout, Vector, matching
 from flwr_fco.core.validation import AT_LEAST_ONE, checked, of_type, short, takes
 from flwr_fco.errors import ConfigurationError, in_words
-from flwr_fco.objectives.base import Objective, Place
+from flwr_fco.objectives.base import Batch, Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.torch.optim import ListedProx, widest_dtype
 from flwr_fco.work import FirstOrder
@@ -158,9 +158,7 @@ class TorchObjective(Objective):
         """Return the gradient of the mean loss over a batch, in training mode; negated for parameters that ascend."""
         return self.value_and_gradient(w, batch, out)[1]
 
-    def value_and_gradient(
-        self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None
-    ) -> tuple[float, Vector]:
+    def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
         """Return the mean loss over a batch and its gradient, in training mode; negated for parameters that ascend."""
         found = np.empty(self.layout.size) if out is None else out
         found[:] = self._gradient(w, batch).cpu().numpy()

@@ -514,7 +514,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     if (inner := regularizer.of_values()) is not None:
         return partial(_spectral, regularizer, inner)
     if isinstance(regularizer, NofM):
-        return partial(_n_of_m, regularizer)
+        return lambda v, step: torch.where(regularizer.kept(v), v, 0.0) + 0.0
     count = regularizer.count_of(like.numel())
     return partial(_through_numpy, regularizer) if count is None else partial(_sparse, count)
 
@@ -641,14 +641,6 @@ def _sparse(count: int, v: Tensor, step: float) -> Tensor:
     equal = size == level
     kept |= equal & (equal.cumsum(0) <= count - kept.sum())
     return torch.where(kept.reshape(v.shape), v, 0.0) + 0.0
-
-
-def _n_of_m(psi: NofM, v: Tensor, step: float) -> Tensor:
-    if v.shape[1] < psi.m:
-        return v + 0.0
-    rows = v.movedim(1, -1)
-    kept = psi.largest(rows.abs().reshape(-1, psi.m)).reshape(rows.shape).movedim(-1, 1)
-    return torch.where(kept, v, 0.0) + 0.0
 
 
 def _through_numpy(psi: Regularizer, v: Tensor, step: float) -> Tensor:
