@@ -30,7 +30,7 @@ import numpy as np
 
 from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract import Replies
-from flwr_fco.algorithms.newton.model import Flags, Indices, unpacked
+from flwr_fco.algorithms.newton.model import Flags, Indices, entries_of, unpacked
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, is_shorter
@@ -199,13 +199,6 @@ def short_answer(answer: dict[str, Any], inside: Indices, wanted: Vector, bits: 
     return answer
 
 
-def entries_of(new: Flags) -> tuple[Indices, Indices]:
-    """Return the entries of an upper triangle, by rows, that are in a new row or column."""
-    rows, columns = np.triu_indices(new.size)
-    wanted = new[rows] | new[columns]
-    return rows[wanted], columns[wanted]
-
-
 def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
     """Return what determines a positive semidefinite matrix of which a part is known, in as few numbers as it takes.
 
@@ -309,7 +302,7 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
     vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
     reported = Terms(*vectors["terms"].tolist())
     w = state.trial
-    if state.population >= 0.0 and state.facts[0] >= 0.0 and reported[3:] != tuple(state.facts.tolist()):
+    if state.facts[0] >= 0.0 and reported[3:] != tuple(state.facts.tolist()):
         raise ProtocolError("its loss is another one than in the first round")
     if reported.link not in range(len(LINKS)) or reported.scale < 0.0 or not 0.0 <= reported.outputs <= w.size:
         raise ProtocolError(f"it says {reported._asdict()} of its loss; no loss of this package has these")
@@ -498,31 +491,15 @@ def handed_out(layout: Layout, w: Vector) -> Vector:
     return layout.rounded(w + 0.0)
 
 
-def progress(state: Any) -> dict[str, float | int]:
-    """Return the metrics of a state: the objective, and the duality gap or else the residual."""
-    if state.population < 0.0 or state.objective == UNKNOWN:
-        return {}
-    if state.lower > -UNKNOWN:
-        return {"objective": state.objective, "duality-gap": max(0.0, state.objective - state.lower)}
-    return {"objective": state.objective, "residual": state.residual}
-
-
-def distance(state: Any) -> float:
-    """Return the duality gap of a state, or else the residual; :data:`UNKNOWN` if there is none yet."""
-    reported = progress(state)
-    return float(reported.get("duality-gap", reported.get("residual", UNKNOWN)))
-
-
 def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> str:
     """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
-    reported, left = progress(state), distance(state)
-    name, text = "duality-gap", "duality gap"
-    if name not in reported:
+    (name, left), text = state.left, "duality gap"
+    if name == "residual":
         # In small units a gradient is small wherever it is; what the next step promises is not.
-        name, text, left = "residual", "residual of a proximal gradient step", max(left, -state.slope)
+        text, left = "residual of a proximal gradient step", max(left, -state.slope)
     if left <= tolerance:
         return f"the {text} of {whose} is {left:.3g}, at most tolerance={tolerance:g}"
-    if reported and state.stalled:
+    if state.stalled:
         prefix = f"no step decreases the objective, {state.objective:.9g}, by more than its rounding error"
         return f"{prefix}; the {name} is {left:.3g}, above tolerance={tolerance:g}"
     return ""

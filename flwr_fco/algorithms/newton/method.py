@@ -44,7 +44,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Rejected, Replies, Sent, Setting, To
 from flwr_fco.algorithms.newton import asking, model
-from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, handed_out, progress
+from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, handed_out
 from flwr_fco.algorithms.newton.model import SINGULAR, Flags, Indices, Matrix, unpacked, whole_groups
 from flwr_fco.certificates import FACTORS, FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.computing import logger
@@ -133,7 +133,7 @@ class NewtonState(NamedTuple):
     units : ndarray of float64, shape (d,)
         Roots of the first point's curvatures of the coordinates of `curvature`; 0 of all others, and of those that
         depend on them.
-    strengths, status, wanted, held, hessians, precise, gradients, shares, held_out, stage : ndarray or float
+    strengths, status, wanted, held, hessians, precise, gradients, shares, held_out : ndarray
         Of :class:`~flwr_fco.algorithms.newton.path.PathState`.
     """
 
@@ -168,7 +168,12 @@ class NewtonState(NamedTuple):
     gradients: Matrix = NOTHING
     shares: Matrix = NOTHING
     held_out: Matrix = NOTHING
-    stage: float = 0.0
+
+    @property
+    def left(self) -> tuple[str, float]:
+        """What is left to the optimum, by its name: the duality gap, or else the residual; at first UNKNOWN."""
+        gap = max(0.0, self.objective - self.lower)
+        return ("duality-gap", gap) if self.lower > -UNKNOWN else ("residual", self.residual)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,26 +258,29 @@ class ProximalNewton(Algorithm):
         Rejected
             If a reply cannot be.
         """
+        answers = []
         for uplink in replies:
             try:
-                self._check(problem, state, uplink)
+                answers.append(self._read(problem, state, uplink))
             except ProtocolError as error:
                 raise Rejected(uplink, str(error)) from error
         try:
-            return self._after(problem, state, replies)
+            return self._after(problem, state, answers)
         except Restart as error:
             logger.warning("%s", error)
             return self.init(problem, self.retrieve(problem, state))._replace(round=state.round + 1)
 
-    def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
-        """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
+    def _read(self, problem: Problem, state: Any, uplink: Uplink) -> Any:
+        """Return a reply; a ProtocolError says why it cannot be, by its conjugates or a Hessian's entries."""
         vectors = asking.checked(problem.layout, state, uplink, self.tolerance)
         if "block" in vectors:
             count = state.trial.size - num_intercepts(problem.layout)
             check_hessian(unpacked(vectors["block"]), np.flatnonzero(state.mask), vectors, count)
+        return uplink
 
-    def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _after(self, problem: Problem, state: Any, answers: list[Any]) -> Any:
         """Return the state after a step with the mean of the clients' Hessians on the working set."""
+        replies = Replies(answers)
         return self._step(problem, state, replies, Block(np.flatnonzero(state.mask), unpacked(replies.sum("block"))))
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
@@ -290,7 +298,7 @@ class ProximalNewton(Algorithm):
         residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
-        since = 0.0 if distance(state) < _LESS * distance(before) else before.since + 1.0
+        since = 0.0 if state.left[1] < _LESS * before.left[1] else before.since + 1.0
         state = state._replace(since=since, stalled=0.0, step=1.0, round=state.round + 1)
         if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
@@ -365,8 +373,9 @@ class ProximalNewton(Algorithm):
         """Return the objective, the duality gap or else the residual, the size of the working set, and why it ends."""
         count = len(problem.asked)
         over = asking.finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
+        known = {"objective": state.objective, **dict([state.left])} if state.objective < UNKNOWN else {}
         own = {"working-set": int(state.mask.sum()), "step": state.step}
-        return {**progress(state), **own, **({"finished": over} if over else {})}
+        return known | own | ({"finished": over} if over else {})
 
 
 def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
@@ -532,8 +541,9 @@ class QuasiNewton(ProximalNewton):
         """Return the shapes of gradient and terms; of the first round also of what never changes."""
         return {name: shape for name, shape in super().shapes(problem, state).items() if name != "block"}
 
-    def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _after(self, problem: Problem, state: Any, answers: list[Any]) -> Any:
         """Return the state after a step or a shorter one, with what the exchange has shown of the Hessian."""
+        replies = Replies(answers)
         gradient = replies.sum("gradient")
         # At first it is none.
         move, change = state.trial - state.point, gradient - state.gradient

@@ -160,12 +160,26 @@ class _Model(NamedTuple):
         return x
 
 
-def unpacked(triangle: Vector) -> Matrix:
-    """Return the symmetric matrix of an upper triangle by rows."""
-    order = math.isqrt(2 * triangle.size)
-    upper = np.zeros((order, order))
-    upper[np.triu_indices(order)] = triangle
-    return upper + np.triu(upper, 1).T
+def entries_of(new: Flags) -> tuple[Indices, Indices]:
+    """Return the entries of an upper triangle, by rows, that are in a new row or column."""
+    rows, columns = np.triu_indices(new.size)
+    wanted = new[rows] | new[columns]
+    return rows[wanted], columns[wanted]
+
+
+def unpacked(entries: Vector, new: Flags | None = None) -> Matrix:
+    """Return the symmetric matrix of an upper triangle by rows, or of those of its entries that are in new rows.
+
+    Examples
+    --------
+    >>> unpacked(np.array([1.0, 2.0, 3.0])).tolist(), unpacked(np.array([2.0, 3.0]), np.array([False, True])).tolist()
+    ([[1.0, 2.0], [2.0, 3.0]], [[0.0, 2.0], [2.0, 3.0]])
+    """
+    new = np.ones(math.isqrt(2 * entries.size), dtype=np.bool_) if new is None else new
+    matrix = np.zeros((new.size, new.size))
+    rows, columns = entries_of(new)
+    matrix[rows, columns] = matrix[columns, rows] = entries
+    return matrix
 
 
 #: Smallest eigenvalue of a matrix that is not singular: relative to the largest one, or where its diagonal is 1.

@@ -40,15 +40,15 @@ from flwr_fco.algorithms.contract import AtMost, Client, Downlink, Memory, Moved
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton import asking
-from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, distance, finished, progress
+from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, finished
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.model import LEAST, Flags, Indices, Matrix, unpacked, violations
-from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, least_of
+from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.computing import logger
 from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Uplink
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import Objective, num_intercepts
 from flwr_fco.regularizers.base import with_strength
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
@@ -87,22 +87,29 @@ class PathState(NewtonState):
     precise : ndarray of bool, shape (folds + 1,)
         Whether the Hessian of squares is asked for in double precision.
     gradients : ndarray of float64, shape (folds + 1, 3, count, d)
-        Of squares, the last points whose whole gradients are known, these, and bounds of their errors.
+        Of squares, the last points whose whole gradients are known, these, and bounds of their errors; UNKNOWN before.
     shares : ndarray of float64, shape (P, count + 1)
         Of these gradients in that of a trial point, and by how much its entries may differ; 0 where it is asked for.
     held_out : ndarray of float64, shape (3, L)
         What :meth:`Mean.errors` returns of the losses on the left-out folds; -1 before.
-    stage : float
-        0.0 at the null models, 1.0 as long as problems are open, 2.0 before the validation, 3.0 at the end.
     """
 
     #: What changes its size in a run.
-    grows = ("hessians", "gradients")
+    grows = ("hessians",)
 
     @property
     def folds(self) -> int:
         """Number of folds that are left out, with none as one of them."""
         return len(self.population)
+
+    @property
+    def stage(self) -> float:
+        """What comes next: strengths from the null models, their problems, the validation, or nothing."""
+        if self.strengths[0] < 0.0:
+            return NULL
+        if (self.status != CLOSED).any():
+            return SOLVING
+        return VALIDATING if self.folds > 1 and self.held_out[1, 0] < 0.0 else DONE
 
     @property
     def asked(self) -> list[int]:
@@ -135,9 +142,8 @@ class PathState(NewtonState):
 
     def problem(self, row: int) -> NewtonState:
         """Return a problem's state."""
-        rows = {name: own[row % len(own)] for name in _ROWS for own in [getattr(self, name)]}
-        numbers = {name: own if own.ndim else float(own) for name, own in rows.items()}
-        return NewtonState(**{**self._asdict(), **numbers})
+        each = ((name, getattr(self, name)) for name in _ROWS)
+        return NewtonState(*self)._replace(**{name: own[row % len(own)] for name, own in each})
 
     def write(self, row: int, own: NewtonState, status: float) -> None:
         """Write a problem's state into its row."""
@@ -163,13 +169,6 @@ class PathState(NewtonState):
     def inside(self, row: int) -> Flags:
         """Return where a problem's gradient is asked for in full: the strengths follow from those of null models."""
         return np.ones_like(self.mask[row]) if self.stage == NULL else self.mask[row]
-
-    def with_gradient(self, fold: int, *known: Vector) -> PathState:
-        """Return the state with one more point, gradient and its errors of a fold in the place of the first."""
-        shape = (self.folds, 3, _GRADIENTS, self.point.shape[1])
-        gradients = self.gradients if self.gradients.size else np.full(shape, UNKNOWN)
-        gradients[fold] = np.concatenate([gradients[fold, :, 1:], np.array(known)[:, None]], axis=1)
-        return self._replace(gradients=gradients)
 
     def nearest(self, fold: int, w: Vector, block: Block) -> Vector:
         """Return the shares of a fold's gradients in that of squares at a point, and how far its entries are from it.
@@ -310,7 +309,7 @@ class NewtonPath(ProximalNewton):
             wanted=wanted,
             held=np.zeros_like(wanted),
             precise=np.zeros(folds, dtype=np.bool_),
-            gradients=np.zeros((folds, 3, 0, primal.size)),
+            gradients=np.full((folds, 3, _GRADIENTS, primal.size), UNKNOWN),
             shares=np.zeros((problems, _GRADIENTS + 1)),
             held_out=np.full((3, self.strengths.count), -1.0),
         )
@@ -355,59 +354,72 @@ class NewtonPath(ProximalNewton):
         new = state.new(row)
         return sizes | ({"block": asking.length_of_block(0.0, new), "ranks": 1} if new.any() else {})
 
-    def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
-        """Check what a client says by its meaning, of each problem."""
-        shares = dense(uplink.vectors["shares"])
-        check_folds(shares)
-        if state.stage == VALIDATING:
-            check_held_out(dense(uplink.vectors["held_out"]), least_of(float(state.facts[0, 0])))
-            return
-        for row, own in zip(state.asked, self._parts(problem, state, uplink), strict=True):
-            if shares[row % shares.size] > 0.0:
-                if "block" in own.vectors:
-                    # Its new rows alone: of the others it says nothing here.
-                    new = state.new(row)
-                    rows, columns = asking.entries_of(new)
-                    own = own._replace(vectors={**own.vectors, "block": own.vectors["block"][new[rows] & new[columns]]})
-                super()._check(problem, state.problem(row)._replace(mask=state.wanted[row]), own)
+    def _read(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
+        """Return a reply apart for each problem, with its weight there; in the validation for each fold.
 
-    def _after(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
-        """Return the state after a step of each problem; solved ones close, and others open."""
-        uplinks = list(replies)
+        A ProtocolError says why it cannot be.
+        """
+        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+        check_folds(vectors["shares"])
+        weights = (uplink.weight * vectors["shares"]).tolist()
         if state.stage == VALIDATING:
-            return self._validated(state, uplinks)
-        asked, folds = state.asked, state.folds
-        parts = [self._parts(problem, state, uplink) for uplink in uplinks]
-        exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
-        changed = deepcopy(state)
+            check_held_out(vectors["held_out"], least_of(float(state.facts[0, 0])))
+            return [uplink._replace(weight=weight) for weight in weights]
+        at = Counter[str]()
+        parts = list[dict[str, Any]]()
+        for row in state.asked:
+            sizes = self._sizes(problem, state, row)
+            if "ranks" in sizes:
+                sizes["block"] = asking.length_of_block(vectors["ranks"][at["ranks"]], state.new(row))
+            parts.append({name: vectors[name][at[name] : at[name] + size] for name, size in sizes.items()})
+            at.update(sizes)
+        if any(own != vectors[name].size for name, own in at.items()):
+            raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
+        apart = []
+        for row, own in zip(state.asked, parts, strict=True):
+            part = uplink._replace(vectors=_whole(own, state, row), weight=weights[row % state.folds])
+            apart.append(part)
+            if part.weight > 0.0:
+                asking.checked(problem.layout, state.problem(row), part, self.tolerance)
+                if "block" in own:
+                    # Its new rows alone: of the others it says nothing here.
+                    new, count = state.new(row), state.mask.shape[1] - num_intercepts(problem.layout)
+                    check_hessian(own["block"][np.ix_(new, new)], np.flatnonzero(state.wanted[row]), own, count)
+        return apart
+
+    def _after(self, problem: Problem, state: PathState, answers: list[list[Uplink]]) -> PathState:
+        """Return the state after a step of each problem; solved ones close, and others open."""
+        if state.stage == VALIDATING:
+            return self._validated(state, answers)
+        exchanges = {row: _weighted(own, row % state.folds) for row, *own in zip(state.asked, *answers, strict=True)}
+        changed = deepcopy(state)._replace(round=state.round + 1)
         blocks = state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
-                owner = state.owner(row)
-                blocks[owner] = _grown(blocks[owner].hessian, state.sets(row), state.new(row), about.sum("block"))
+                new, owner, hessian = state.new(row), state.owner(row), about.sum("block")
+                if not new.all():
+                    hessian[np.ix_(~new, ~new)] = blocks[owner].hessian
+                blocks[owner] = Block(np.flatnonzero(state.sets(row)), hessian)
             if state.squares(row) and not state.shares[row].any():
-                known = (about.sum(name) for name in ("gradient", "errors"))
-                changed = changed.with_gradient(row % folds, state.trial[row], *known)
+                # In the place of the first.
+                kept = changed.gradients[row % state.folds]
+                kept[:, :-1] = kept[:, 1:].copy()
+                kept[:, -1] = state.trial[row], about.sum("gradient"), about.sum("errors")
         changed.wanted[:] = False
-        this = Exchange(self._problems(problem, state.strengths), state, changed, exchanges, blocks)
+        this = Exchange(self._problems(problem, changed.strengths), state, changed, exchanges, blocks)
         for row, about in exchanges.items():
             self._advance(this, row, state.problem(row), about)
-        state = changed._replace(round=state.round + 1)
-        if state.stage == NULL and (state.status[:folds] == CLOSED).all():
+        if state.stage == NULL and (changed.status[: state.folds] == CLOSED).all():
             free = this.problems(0).psi.free_coordinates()
             gradient = np.where(free, 0.0, exchanges[0].sum("gradient"))
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
             acted = int(np.count_nonzero(~free))
-            rows = sum(own.examples for own in uplinks)
-            strengths = np.array(self.strengths.from_largest(largest, acted >= rows))
-            self._say_bytes(state, min(acted, rows), rows / len(uplinks))
-            state = state._replace(strengths=strengths, stage=SOLVING)
-        if state.stage == SOLVING:
-            this = this._replace(problems=self._problems(problem, state.strengths), state=state)
+            rows = sum(own.examples for own in exchanges[0])
+            changed.strengths[:] = self.strengths.from_largest(largest, acted >= rows)
+            self._say_bytes(state, min(acted, rows), rows / len(answers))
+        if changed.stage == SOLVING:
             self._opens(this)
-            if (state.status == CLOSED).all():
-                state = state._replace(stage=VALIDATING if folds > 1 else DONE)
-        return _with_blocks(state, blocks)
+        return _with_blocks(changed, blocks)
 
     def _advance(self, this: Exchange, row: int, own: NewtonState, about: Replies) -> None:
         """Take a step of a problem into its row: it closes, or goes on, perhaps with another Hessian.
@@ -418,7 +430,7 @@ class NewtonPath(ProximalNewton):
         fold = row % state.folds
         problem = this.problems(row // state.folds)
         block = this.blocks[state.owner(row)]
-        began = distance(own)
+        began = own.left[1]
         # Null models are few, and have larger working sets.
         rule = ProximalNewton(tolerance=self.tolerance, smallest=LEAST if state.stage == NULL else _SMALLEST)
         try:
@@ -429,7 +441,7 @@ class NewtonPath(ProximalNewton):
             raise
         squares = bool(own.facts[0] == LINKS.index("identity"))
         fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
-        left = distance(own)
+        left = own.left[1]
         slow = left > self.tolerance and not fresh and (own.stalled or own.step < 1.0 or left > _SLOW * began)
         # The strengths follow from the gradients of null models, which are asked for.
         shares = state.nearest(fold, own.trial, block) * (state.stage != NULL)
@@ -476,10 +488,10 @@ class NewtonPath(ProximalNewton):
         """Return how many problems are open and solved, the largest gap or residual, and if all is done."""
         numbers: dict[str, Any] = {"open-problems": len(state.rows(OPEN)), "solved-problems": len(state.rows(CLOSED))}
         known = [state.problem(row) for row in state.rows(OPEN, CLOSED)]
-        for own in map(progress, known):
-            numbers |= {name: max(left, numbers.get(name, 0.0)) for name, left in own.items() if name != "objective"}
+        for name, left in (own.left for own in known if own.objective < UNKNOWN):
+            numbers[name] = max(left, numbers.get(name, 0.0))
         if state.stage >= DONE:
-            missed = sum(distance(own) > self.tolerance for own in known)
+            missed = sum(own.left[1] > self.tolerance for own in known)
             text = f"all {len(known)} problems of the path are solved to tolerance={self.tolerance:g}"
             numbers["finished"] = text + f", but {missed}, whose steps no longer change the objective" * bool(missed)
         return numbers
@@ -510,9 +522,14 @@ class NewtonPath(ProximalNewton):
 
     def _problems(self, problem: Problem, strengths: Vector) -> Callable[[int], Problem]:
         """Return the problem of a strength by its number, made where it is asked for; 0 is that of the null models."""
-        psi, known = problem.psi, (_HUGE, *strengths.tolist())
-        own = cache(lambda number: with_strength(psi.regularizer, known[number]).bind(problem.layout, scope=psi.scope))
-        return lambda number: problem._replace(psi=own(number))
+        psi = problem.psi
+
+        @cache
+        def of_strength(number: int) -> Problem:
+            own = with_strength(psi.regularizer, float(strengths[number - 1]) if number else _HUGE)
+            return problem._replace(psi=own.bind(problem.layout, scope=psi.scope))
+
+        return of_strength
 
     def _opens(self, this: Exchange) -> None:
         """Open as many further problems as a message may carry, and one of each fold."""
@@ -535,36 +552,21 @@ class NewtonPath(ProximalNewton):
                 used += state.bytes_of(row)
                 alone.discard(fold)
 
-    def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
-        """Return a reply apart for each problem that was asked about."""
-        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        at = Counter[str]()
-        parts = list[dict[str, Vector]]()
-        for row in state.asked:
-            sizes = self._sizes(problem, state, row)
-            if "ranks" in sizes:
-                sizes["block"] = asking.length_of_block(vectors["ranks"][at["ranks"]], state.new(row))
-            parts.append({name: vectors[name][at[name] : at[name] + size] for name, size in sizes.items()})
-            at.update(sizes)
-        if any(own != vectors[name].size for name, own in at.items()):
-            raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
-        return [uplink._replace(vectors=_whole(own, state, row)) for own, row in zip(parts, state.asked, strict=True)]
-
-    def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
+    def _validated(self, state: PathState, answers: list[list[Uplink]]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
-        who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
+        who = [asking.population_of(_weighted(own, fold)) for fold, own in enumerate(zip(*answers, strict=True))]
         if who != state.population.tolist():
             raise Restart("Of models of all clients only all of them can say how good they are, and others answer")
-        losses = np.concatenate([uplink.vectors["held_out"].reshape(state.folds - 1, -1) for uplink in uplinks])
-        weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
+        losses = np.concatenate([own[0].vectors["held_out"].reshape(state.folds - 1, -1) for own in answers])
+        weights = np.array([own[0].weight - part.weight for own in answers for part in own[1:]])
         held_out = Mean().errors(losses[weights > 0.0], weights[weights > 0.0])
-        return state._replace(held_out=held_out, stage=DONE, round=state.round + 1)
+        return state._replace(held_out=held_out, round=state.round + 1)
 
 
 def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     """Return the model of all data at each strength that is open or solved, and its duality gap; NaN without one."""
     rows = [row for row in state.rows(OPEN, CLOSED) if row and row % state.folds == 0]
-    gaps = [float(progress(state.problem(row)).get("duality-gap", math.nan)) for row in rows]
+    gaps = [dict([state.problem(row).left]).get("duality-gap", math.nan) for row in rows]
     return [np.array(state.point[row]) for row in rows], gaps
 
 
@@ -575,8 +577,8 @@ def _on_rows(objective: Objective, rows: Indices) -> tuple[Objective, float]:
     return objective.subset(rows) if rows.size else (objective, 0.0)
 
 
-def _whole(answer: dict[str, Vector], state: PathState, row: int) -> dict[str, Vector]:
-    """Return an answer as it was before it travelled, with a bound of the error of its gradient."""
+def _whole(answer: dict[str, Any], state: PathState, row: int) -> dict[str, Any]:
+    """Return an answer as it was before it travelled, with a bound of the error of its gradient; its block whole."""
     inside = state.inside(row)
     gradient, errors = state.estimated(row % state.folds, state.shares[row])
     if "elsewhere" in answer:
@@ -591,27 +593,16 @@ def _whole(answer: dict[str, Vector], state: PathState, row: int) -> dict[str, V
     gradient[inside] = answer["gradient"]
     errors[inside] = 0.0
     answer |= {"gradient": gradient, "errors": errors}
-    if "block" in answer and (rank := int(answer.pop("ranks")[0])):
-        new = state.new(row)
-        factor = answer["block"].reshape(rank, new.size)
-        answer["block"] = (factor.T @ factor)[asking.entries_of(new)]
+    if "block" in answer:
+        rank, new, block = int(answer.pop("ranks")[0]), state.new(row), answer["block"]
+        factor = block.reshape(rank, -1) if rank else block
+        answer["block"] = factor.T @ factor if rank else unpacked(block, new)
     return answer
 
 
 def _laid_out(mask: Flags, rows: Matrix) -> NonZeros:
     """Return rows one after the other, by their values where the mask is."""
     return NonZeros(np.flatnonzero(mask).astype(np.int32), rows[mask], mask.size)
-
-
-def _grown(known: Matrix, on: Flags, new: Flags, entries: Vector) -> Block:
-    """Return a Hessian with new rows and columns."""
-    hessian = np.zeros((new.size, new.size))
-    rows = asking.entries_of(new)
-    if not new.all():
-        hessian[np.ix_(~new, ~new)] = known
-    hessian[rows] = entries
-    hessian[rows[::-1]] = entries
-    return Block(np.flatnonzero(on), hessian)
 
 
 def _with_blocks(state: PathState, blocks: list[Block]) -> PathState:
@@ -631,14 +622,12 @@ def _with_blocks(state: PathState, blocks: list[Block]) -> PathState:
     return state._replace(hessians=np.concatenate(triangles))
 
 
-def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> Replies:
-    """Return the replies about a problem, with weights by the rows outside its fold."""
-    weights = [uplink.weight * float(uplink.vectors["shares"][fold]) for uplink in uplinks]
-    total = math.fsum(weights)
+def _weighted(parts: Sequence[Uplink], fold: int) -> Replies:
+    """Return the replies about a problem, whose weights are by the rows outside its fold, with a sum of 1."""
+    total = math.fsum(own.weight for own in parts)
     if total == 0.0:
         raise ConfigurationError(f"no client has a row outside of fold {fold}; take fewer folds, or smaller clusters")
-    pairs = zip(weights, parts, strict=True)
-    return Replies([own._replace(weight=weight / total) for weight, own in pairs if weight > 0.0])
+    return Replies([own._replace(weight=own.weight / total) for own in parts if own.weight > 0.0])
 
 
 # --- folds, and what losses on them say of strengths -------------------------------------------------------------
