@@ -30,10 +30,10 @@ import numpy as np
 
 from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract import Replies
-from flwr_fco.algorithms.newton.model import Flags, Indices, entries_of, unpacked
+from flwr_fco.algorithms.newton.model import Flags, Indices, entries_of, factor_of, unpacked
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.computing import logger
-from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, is_shorter
+from flwr_fco.core.layout import Layout, NonZeros, SparseVector, Vector, dense, is_shorter
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective, num_intercepts
@@ -153,6 +153,11 @@ def shortened(sent: dict[str, Vector]) -> dict[str, Any]:
     return made
 
 
+def laid_out(mask: Flags, rows: Vector) -> NonZeros:
+    """Return a point, or several one after the other, by the coordinates where the mask is."""
+    return NonZeros(np.flatnonzero(mask).astype(np.int32), rows[mask], mask.size)
+
+
 def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
     """Return the points of a message, 0 where nothing is sent, and the coordinates that are sent of each."""
     reported = vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
@@ -224,16 +229,9 @@ def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
     >>> factored(np.arange(3.0), np.array([False, True]))
     (0, array([1., 2.]))
     """
-    from scipy.linalg.lapack import dpstrf
-
     matrix, entries = unpacked(triangle), entries_of(new)
-    units = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
-    found, order, rank, _ = dpstrf(matrix / np.outer(units, units))
-    if not 0 < rank * units.size < entries[0].size:
-        return 0, matrix[entries]
-    factor = np.zeros((rank, units.size))
-    factor[:, order - 1] = np.triu(found)[:rank]
-    return int(rank), (factor * units).reshape(-1)
+    factor, _ = factor_of(matrix, np.sqrt(np.maximum(matrix.diagonal(), 0.0)))
+    return (len(factor), factor.reshape(-1)) if 0 < factor.size < entries[0].size else (0, matrix[entries])
 
 
 def length_of_block(rank: float, new: Flags) -> int:
@@ -271,11 +269,10 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[Indices]:
 
 def shapes_of_first(layout: Layout, begins_at_zero: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of what clients send once, besides gradient and terms."""
-    size = layout.size
-    count = num_intercepts(layout)
-    vectors = ["columns"] * bool(count) + ["targets"] * bool(count and not begins_at_zero)
-    rows = {"references": (max(2, count) * (size + 1),)} if count else {}
-    return {"square": (2,), **dict.fromkeys(vectors, (size,)), **rows}
+    size, count = layout.size, num_intercepts(layout)
+    targets = {} if begins_at_zero else {"targets": (size,)}
+    of_intercepts = {"columns": (size,), **targets, "references": (max(2, count) * (size + 1),)}
+    return {"square": (2,), **(of_intercepts if count else {})}
 
 
 def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dict[str, Vector]:
@@ -311,8 +308,8 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
             raise ProtocolError("it says something of a loss whose link it does not know")
         return vectors
     count = w.size - num_intercepts(layout)
-    ridge = reported.l2 * np.append(w[:count], np.zeros(w.size - count))
-    rows = np.append(vectors["gradient"] - ridge, reported.conjugate)[None]
+    rows = np.append(vectors["gradient"], reported.conjugate)[None]
+    rows[0, :count] -= reported.l2 * w[:count]
     if "references" in vectors and reported.name not in CONSTANT:
         rows = np.concatenate([rows, vectors["references"].reshape(-1, w.size + 1)])
     check_loss(rows, w, reported.loss, reported.l2, w[:count], reported.least, tolerance)
@@ -384,13 +381,13 @@ class Known(NamedTuple):
         psi, reported, size = self.psi, self.reported, self.gradient.size
         if once.facts[0] <= 0.0 or gaps.why_none(psi, reported.l2):
             return -math.inf, np.zeros(size)
-        count = gaps.free_intercepts(psi)
-        slopes = size - num_intercepts(psi.layout)
-        gradient = self.gradient - reported.l2 * np.append(once.trial[:slopes], np.zeros(size - slopes))
+        count, slopes = gaps.free_intercepts(psi), size - num_intercepts(psi.layout)
+        gradient = self.gradient.copy()
+        gradient[:slopes] -= reported.l2 * once.trial[:slopes]
         value, others = reported.conjugate, np.zeros((0, size + 1))
         if count and reported.name == "identity":
             mean = float(gradient[-1])
-            gradient = gradient - mean * once.columns
+            gradient -= mean * once.columns
             gradient[-1] = 0.0
             moved = mean * float(once.targets[-1]), mean**2 / (2.0 * reported.factor)
             # Of targets far from 0 these are large and almost cancel; a bound is no bound without their rounding.

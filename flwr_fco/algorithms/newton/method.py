@@ -236,12 +236,10 @@ class ProximalNewton(Algorithm):
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
-        on = np.flatnonzero(state.mask).astype(np.int32)
-        size = state.trial.size
-        values = state.trial[on]
-        vectors: dict[str, Any] = {"primal": NonZeros(on, values, size)}
-        if np.count_nonzero(state.trial) > np.count_nonzero(values):
-            vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
+        vectors: dict[str, Any] = {"primal": asking.laid_out(state.mask, state.trial)}
+        if state.trial[~state.mask].any():
+            vectors = {"primal": NonZeros.of(state.trial)}
+            vectors["working-set"] = asking.laid_out(state.mask, np.ones_like(state.trial))
         return Downlink(problem.plan, vectors, numbers={"first": float(state.population < 0.0)})
 
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
@@ -339,7 +337,7 @@ class ProximalNewton(Algorithm):
         w = state.point
         x, gradient, share = w.copy(), known.gradient.copy(), 1.0
         if first and state.facts[0] >= 0.0 and free_intercepts(psi):
-            x, gradient, share = _null_model(known, state)
+            share = _null_model(known, state, x, gradient)
         if block.hessian.size:
             state = _watched(state, known, block, self.tolerance)
         self._minimised(state, known, block, x, gradient, share)
@@ -399,8 +397,10 @@ def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
     crossed = hessian[np.ix_(levels, here)]
     spread = hessian[np.ix_(here, here)] - crossed.T @ np.linalg.lstsq(hessian[np.ix_(levels, levels)], crossed)[0]
     if not state.units.any():
-        units = np.zeros(state.units.size)
-        units[on[here]] = _units(spread, np.sqrt(hessian.diagonal()[here]))
+        # 0 where there is no curvature of its own beside others.
+        units, own = np.zeros(state.units.size), np.sqrt(hessian.diagonal()[here])
+        own[model.factor_of(spread, own, SINGULAR)[1]] = 0.0
+        units[on[here]] = own
         state = state._replace(units=units)
     units = state.units[on[here]]
     own = units > 0.0
@@ -426,16 +426,6 @@ def _watched(state: Any, known: Known, block: Block, tolerance: float) -> Any:
     raise SeparableError(f"{prefix}: {largest} {fallen}. {advice}", indices=along.tolist())
 
 
-def _units(spread: Matrix, units: Vector) -> Vector:
-    """Return the units of coordinates, 0 of those that have no curvature of their own beside others."""
-    from scipy.linalg.lapack import dpstrf
-
-    scales = np.where(units > 0.0, units, 1.0)
-    _, order, rank, _ = dpstrf(spread / np.outer(scales, scales), tol=SINGULAR)
-    units[order[rank:] - 1] = 0.0
-    return units
-
-
 def _named(layout: Layout, indices: Indices) -> str:
     """Return the first coordinates by their arrays, as a text."""
     pairs = [(layout.entry_at(k), k) for k in indices[:_SHOWN].tolist()]
@@ -453,14 +443,14 @@ _LEVELS: dict[str, Callable[[Vector], tuple[Any, float]]] = {
 }
 
 
-def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
-    """Return the best point with an intercept alone, the gradient there, and how its Hessian is to that at 0.
+def _null_model(known: Known, state: Any, x: Vector, gradient: Vector) -> float:
+    """Make x the best point of an intercept alone, and the gradient that there; return its Hessian beside that at 0.
 
     That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none. Of
     other losses, and where a run does not begin at 0, all is as it is.
     """
-    size, outputs, name = state.point.size, known.outputs, known.reported.name
-    x, gradient, mean = state.point.copy(), known.gradient.copy(), state.targets[size - outputs :]
+    size, outputs, name = x.size, known.outputs, known.reported.name
+    mean = state.targets[size - outputs :]
     if name in FACTORS:
         mean = known.shares(state.targets)[-outputs:]
     elif name == "poisson":
@@ -472,9 +462,10 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
             advice = "intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets"
             raise ConfigurationError(f"all counts are 0, or as good as 0: {ratio}. {why} {advice}, which it takes up")
     if x.any() or name not in _LEVELS or (name == "softmax" and state.mask.all()):
-        return x, gradient, 1.0
+        return 1.0
     x[size - outputs :], share = _LEVELS[name](mean)
-    return x, (known.reported.scale or 1.0) * (np.tile(mean, size // outputs) * state.columns - state.targets), share
+    gradient[:] = (known.reported.scale or 1.0) * (np.tile(mean, size // outputs) * state.columns - state.targets)
+    return share
 
 
 # --- without a block -------------------------------------------------------------------------------------------------

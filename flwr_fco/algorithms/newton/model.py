@@ -115,7 +115,7 @@ class _Model(NamedTuple):
 
     def solved(self, x: Vector) -> Vector:
         """Return a point with a smaller value, after factorised steps on its support, as long as they lower it."""
-        from scipy.linalg import LinAlgError, cho_factor, cho_solve
+        from scipy.linalg import cho_factor, cho_solve
 
         (threshold, shrinkage, lower, upper), groups = self.psi.table, self.psi.groups
         for _ in range(_SOLVES):
@@ -133,11 +133,9 @@ class _Model(NamedTuple):
             diagonal = curved.diagonal()
             curved[np.diag_indices(on.size)] += _DAMPING * np.where(diagonal > 0.0, diagonal, 1.0)
             try:
-                direction = np.asarray(cho_solve(cho_factor(curved), -slope))
-            except LinAlgError:
-                # Rounding has made it something else than positive definite.
-                return x
-            if not np.isfinite(direction).all():
+                direction = np.asarray_chkfinite(cho_solve(cho_factor(curved), -slope))
+            except ValueError:
+                # Rounding has made it something else than positive definite, or numbers are too large.
                 return x
             # Where each coordinate stops: at its bound, or before at a kink.
             ends = np.copysign(np.inf, direction)
@@ -180,6 +178,20 @@ def unpacked(entries: Vector, new: Flags | None = None) -> Matrix:
     rows, columns = entries_of(new)
     matrix[rows, columns] = matrix[columns, rows] = entries
     return matrix
+
+
+def factor_of(matrix: Matrix, units: Vector, tolerance: float = -1.0) -> tuple[Matrix, Indices]:
+    """Return R of shape (rank, k), R'R a positive semidefinite matrix, and the coordinates that depend on the others.
+
+    Rounding is relative to the squares of units, or to their product with a tolerance.
+    """
+    from scipy.linalg.lapack import dpstrf
+
+    scales = np.where(units > 0.0, units, 1.0)
+    found, order, rank, _ = dpstrf(matrix / np.outer(scales, scales), tol=tolerance)
+    factor = np.zeros((rank, scales.size))
+    factor[:, order - 1] = np.triu(found)[:rank]
+    return factor * scales, order[rank:] - 1
 
 
 #: Smallest eigenvalue of a matrix that is not singular: relative to the largest one, or where its diagonal is 1.

@@ -42,10 +42,10 @@ from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, Restart, finished
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton
-from flwr_fco.algorithms.newton.model import LEAST, Flags, Indices, Matrix, unpacked, violations
+from flwr_fco.algorithms.newton.model import LEAST, Flags, Indices, unpacked, violations
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.computing import logger
-from flwr_fco.core.layout import NonZeros, Vector, dense
+from flwr_fco.core.layout import Vector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Uplink
 from flwr_fco.objectives.base import Objective, num_intercepts
@@ -321,8 +321,8 @@ class NewtonPath(ProximalNewton):
         points, masks = (state.point, state.point != 0.0) if validates else (state.trial, state.mask)
         rounded = [state.squares(row) and not state.precise[row % folds] for row in asked]
         bits = np.where(rounded, asking.SINGLE, asking.DOUBLE)[:, None]
-        vectors: dict[str, Any] = {"primal": _laid_out(masks[asked], points[asked])}
-        vectors["wanted"] = _laid_out(np.array([state.sets(row) for row in asked]), bits * state.wanted[asked])
+        vectors: dict[str, Any] = {"primal": asking.laid_out(masks[asked], points[asked])}
+        vectors["wanted"] = asking.laid_out(np.array([state.sets(row) for row in asked]), bits * state.wanted[asked])
         elsewhere = asking.DOUBLE if state.stage == NULL else asking.HALF
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
@@ -522,14 +522,12 @@ class NewtonPath(ProximalNewton):
 
     def _problems(self, problem: Problem, strengths: Vector) -> Callable[[int], Problem]:
         """Return the problem of a strength by its number, made where it is asked for; 0 is that of the null models."""
-        psi = problem.psi
 
-        @cache
-        def of_strength(number: int) -> Problem:
-            own = with_strength(psi.regularizer, float(strengths[number - 1]) if number else _HUGE)
-            return problem._replace(psi=own.bind(problem.layout, scope=psi.scope))
+        def own(number: int) -> Problem:
+            psi = with_strength(problem.psi.regularizer, float([_HUGE, *strengths][number]))
+            return problem._replace(psi=psi.bind(problem.layout, scope=problem.psi.scope))
 
-        return of_strength
+        return cache(own)
 
     def _opens(self, this: Exchange) -> None:
         """Open as many further problems as a message may carry, and one of each fold."""
@@ -598,11 +596,6 @@ def _whole(answer: dict[str, Any], state: PathState, row: int) -> dict[str, Any]
         factor = block.reshape(rank, -1) if rank else block
         answer["block"] = factor.T @ factor if rank else unpacked(block, new)
     return answer
-
-
-def _laid_out(mask: Flags, rows: Matrix) -> NonZeros:
-    """Return rows one after the other, by their values where the mask is."""
-    return NonZeros(np.flatnonzero(mask).astype(np.int32), rows[mask], mask.size)
 
 
 def _with_blocks(state: PathState, blocks: list[Block]) -> PathState:
