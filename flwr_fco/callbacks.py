@@ -307,7 +307,6 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
         self._saved: Any = None
         self._lock: IO[str] | None = None
-        self._others = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Take the path for this run.

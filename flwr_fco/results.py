@@ -57,7 +57,7 @@ class Result(FlowerResult):
         >>> Result(train_metrics_clientapp={1: MetricRecord({"skipped": 0})}).rows()
         [{'round': 1, 'train/skipped': 0}]
         """
-        rounds = sorted(set[int]().union(*self.histories.values()))
+        rounds = sorted({*self.callback_metrics}.union(*self.histories.values()))
         return [{"round": number} | self.numbers(number) | {"round": number} for number in rounds]
 
     def numbers(self, server_round: int) -> dict[str, Number]:
@@ -69,12 +69,10 @@ class Result(FlowerResult):
         {'train/loss': 0.5}
         """
         found: dict[str, Number] = {}
-        for title, history in self.histories.items():
-            own: MetricRecord | dict[str, Any] = history.get(server_round, {})
-            named = {f"{title}/{name}": value for name, value in own.items() if isinstance(value, Number)}
-            # Callbacks have chosen the whole name, and may have added a text.
-            found |= {**own} if title == "callbacks" else named
-        return found
+        for prefix, history in self.histories.items():
+            own: Mapping[str, Any] = history.get(server_round, {})
+            found |= {f"{prefix}/{name}": value for name, value in own.items() if isinstance(value, Number)}
+        return found | self.callback_metrics.get(server_round, {})
 
     def table(self) -> Any:
         """Return all rounds as a pandas ``DataFrame``, which has ``to_csv`` and the like; missing values are NaN.
@@ -93,20 +91,21 @@ class Result(FlowerResult):
         return frame_of(self.rows())
 
     @property
-    def histories(self) -> dict[str, dict[int, Any]]:
-        """The metrics of rounds by their source; but for ``callbacks`` it begins their names in tables."""
-        found = {"train": self.train_metrics_clientapp, "evaluate": self.evaluate_metrics_clientapp}
-        return {**found, "server": self.evaluate_metrics_serverapp, "callbacks": self.callback_metrics}
+    def histories(self) -> dict[str, dict[int, MetricRecord]]:
+        """The metrics of rounds, by what begins their names in tables."""
+        train, evaluate = self.train_metrics_clientapp, self.evaluate_metrics_clientapp
+        return {"train": train, "evaluate": evaluate, "server": self.evaluate_metrics_serverapp}
 
     def __repr__(self) -> str:
-        last = max(set[int]().union(*self.histories.values()), default=0)
+        histories = dict[str, Mapping[int, Any]](self.histories) | {"callbacks": self.callback_metrics}
+        last = max([number for history in histories.values() for number in history], default=0)
         lines = [f"Result after round {last}"]
         few = list(self.arrays.items())[:8]
         shown = [f"{name} {own.dtype}{list(own.shape)}, {np.count_nonzero(own.numpy())} not zero" for name, own in few]
         shown += [f"and {len(self.arrays) - len(few)} more"] * (len(self.arrays) > len(few))
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown))
-        for title, history in self.histories.items():
+        for title, history in histories.items():
             if history:
                 number = max(history)
                 when = "" if number == last else f" (round {number})"
@@ -116,6 +115,8 @@ class Result(FlowerResult):
         if traffic := traffic_of(self):
             lines.append(f"  messages of training: {traffic}")
         return "\n".join([*lines, "All rounds: .table()"])
+
+    __str__ = __repr__
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:

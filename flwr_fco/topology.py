@@ -90,8 +90,7 @@ class Topology:
 
         It is 0 for a bipartite graph with zero self-weights, and 1 for 11'/M.
         """
-        sizes = np.sort(np.abs(np.linalg.eigvalsh(self.mixing)))
-        gap = 1.0 - float(sizes[:-1].max(initial=0.0))
+        gap = 1.0 - float(np.sort(np.abs(np.linalg.eigvalsh(self.mixing)))[:-1].max(initial=0.0))
         return 0.0 if gap < TOLERANCE else 1.0 if gap > 1.0 - TOLERANCE else gap
 
     @cached_property

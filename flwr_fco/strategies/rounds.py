@@ -473,6 +473,10 @@ class Saved:
         parts["noise"] = run.privacy and run.privacy.stream
         return {name: part for name, part in parts.items() if part is not None}
 
+    @property
+    def _histories(self) -> dict[str, dict[int, Any]]:
+        return {**self._run.result.histories, "callbacks": self._run.result.callback_metrics}
+
     def save(self, path: FilePath) -> None:
         """Write the file.
 
@@ -491,7 +495,7 @@ class Saved:
         sent = {} if self.private or run.result.arrays == run.arrays else run.result.arrays
         tree = {
             "parts": {name: {key: getattr(part, key) for key in part.saved} for name, part in self._parts.items()},
-            "histories": {name: self._lines(name, history) for name, history in run.result.histories.items()},
+            "histories": {name: self._lines(name, history) for name, history in self._histories.items()},
             # What a hook or a callback has made of the model is sent, and trained, in the next round.
             "sent": {name: own.numpy() for name, own in sent.items()},
             "left out": run.left_out,
@@ -601,7 +605,7 @@ class Saved:
         changed = {name: Array(value) for name, value in tree["sent"].items()}
         run.result.arrays = ArrayRecord(changed) if changed else run.arrays.copy()
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
-        for name, history in run.result.histories.items():
+        for name, history in self._histories.items():
             kind: Any = dict if name == "callbacks" else MetricRecord
             lines = map(json.loads, tree["histories"][name].splitlines())
             history.update({int(number): kind(row) for number, row in lines})
