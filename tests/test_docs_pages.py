@@ -24,7 +24,7 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.spec import Specified
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, Regularizer, named
+from flwr_fco.regularizers import L1, Regularizer, kinds
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedNewton, Steps, run_of
 from flwr_fco.testing import check_pair, check_regularizer
@@ -197,7 +197,7 @@ def page():
     """Run the code of the page, whose classes are forgotten afterwards; return its names."""
     pytest.importorskip("pyproximal", reason="pip install pyproximal")
     names = {"__name__": "page"}
-    with patch.dict(Specified._families["regularizer"]), patch.dict(named.FACTORIES, clear=True):
+    with patch.dict(Specified._families["regularizer"]), patch.dict(kinds.FACTORIES, clear=True):
         exec("\n".join(blocks("choose/regularizers")), names)
         yield names
 
@@ -239,9 +239,9 @@ def test_maps_of_other_libraries_minimise_what_they_say(page):
 
 def test_every_regularizer_is_on_the_page():
     values = {name: getattr(package, name) for name in package.__all__}
-    kinds = [name for name, kind in values.items() if inspect.isclass(kind) and issubclass(kind, Regularizer)]
+    known = [name for name, kind in values.items() if inspect.isclass(kind) and issubclass(kind, Regularizer)]
     named = re.findall(r"`(\w+)[(`]", text_of("choose/regularizers"))
-    assert [name for name in kinds if not inspect.isabstract(values[name]) and name not in named] == []
+    assert [name for name in known if not inspect.isabstract(values[name]) and name not in named] == []
 
 
 # --- generated tables: psi x mirror map, and strategy x mirror map x psi ----------------------------------------------
