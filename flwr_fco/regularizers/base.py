@@ -133,7 +133,9 @@ class Terms(NamedTuple):
 
     def rows(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
         """Return each term for kernels: a float, or a new vector with an entry for each coordinate of the shape."""
-        return tuple(float(term) if np.ndim(term) == 0 else flat(np.asarray(term, float), shape) for term in self)
+        return tuple(
+            float(term) if isinstance(term, float | int) else flat(np.asarray(term, float), shape) for term in self
+        )
 
     def table(self, shape: tuple[int, ...]) -> Array:
         """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""
@@ -395,10 +397,11 @@ class Separable(Regularizer):
         who = f"{type(self).__name__}.terms()"
         if not isinstance(terms, Terms):
             raise ConfigurationError(f"{who} returned {short(terms)}; expected Terms(threshold=...)")
-        for term, value in terms._asdict().items():
-            if term in ("threshold", "shrinkage") and not (least := np.min(value, initial=0.0)) >= 0.0:
+        for term in ("threshold", "shrinkage"):
+            # Of a number NumPy's own functions take ten times as long as its methods.
+            if not (least := np.asarray(getattr(terms, term)).min(initial=0.0)) >= 0.0:
                 raise ConfigurationError(f"{who} has {term} {least:g}; expected numbers >= 0, of which psi is convex")
-        if not np.all(np.less_equal(terms.lower, terms.upper)):
+        if not (np.asarray(terms.lower) <= terms.upper).all():
             raise ConfigurationError(f"{who} has lower > upper, or NaN; expected lower <= upper everywhere")
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
