@@ -461,9 +461,7 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     from scipy.stats import rankdata
 
     dead = objective.link.dead
-    if not dead.size:
-        return np.zeros(objective.layout.size), 0.0
-    g = (rankdata(objective.times[dead]) - 0.5) / dead.size
-    g -= g.mean()
+    # The mean of the ranks' shares, tied ones too, is a half.
+    g = (rankdata(objective.times[dead]) - 0.5) / dead.size - 0.5
     values, _, means = objective.at_risk(w)
     return np.asarray(g @ (values[dead] - means)), float(g @ g)

@@ -284,8 +284,8 @@ class ProximalNewton(Algorithm):
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
         state, known = asking.opened(state, problem.psi, replies)
-        before = state
-        objective = known.reported.loss + problem.psi.value(state.trial)
+        before, psi, w = state, problem.psi, state.trial
+        objective = known.reported.loss + psi.value(w)
         rounding = _EPSILON * (1.0 + abs(objective))
         if objective > state.objective + _SUFFICIENT * state.step * state.slope + rounding:
             return self._shortened(problem, state, known, objective)
@@ -293,15 +293,26 @@ class ProximalNewton(Algorithm):
         lower = max(state.lower, found)
         self._check_bound(objective, lower)
         proved = np.maximum(state.proved, known.zeros(objective, found, slopes, state))
-        residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
-        state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
+        residual = float(np.linalg.norm(w - psi.prox(w - known.gradient, 1.0)))
+        state = state._replace(point=w, objective=objective, lower=lower, proved=proved, residual=residual)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         since = 0.0 if state.left[1] < _LESS * before.left[1] else before.since + 1.0
         state = state._replace(since=since, stalled=0.0, step=1.0, round=state.round + 1)
         if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
-            return state._replace(trial=state.point, stalled=1.0)
-        return self._next_step(problem, state, known, block, before.objective == UNKNOWN)
+            return state._replace(trial=w, stalled=1.0)
+        x, gradient, share = w.copy(), known.gradient.copy(), 1.0
+        if before.objective == UNKNOWN and state.facts[0] >= 0.0 and free_intercepts(psi):
+            share = _null_model(known, state, x, gradient)
+        if block.hessian.size:
+            state = _watched(state, known, block, self.tolerance)
+        self._minimised(state, known, block, x, gradient, share)
+        x = handed_out(problem.layout, x)
+        mask = model.working_set(x, gradient, psi, self.smallest, known.outputs)
+        slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
+        nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(objective)
+        stalled = nothing and (since >= self.patience or np.array_equal(x, w))
+        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _check_bound(self, objective: float, lower: float) -> None:
         """Raise a Restart if an objective is below a bound of it."""
@@ -330,23 +341,6 @@ class ProximalNewton(Algorithm):
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
         state = state._replace(mask=whole_groups(state.mask | (trial != 0.0), psi), round=state.round + 1)
         return state._replace(trial=trial, step=factor * state.step, stalled=float(same))
-
-    def _next_step(self, problem: Problem, state: Any, known: Known, block: Block, first: bool) -> Any:
-        """Return the state with the next trial point, its working set and the decrease that the step promises."""
-        psi = problem.psi
-        w = state.point
-        x, gradient, share = w.copy(), known.gradient.copy(), 1.0
-        if first and state.facts[0] >= 0.0 and free_intercepts(psi):
-            share = _null_model(known, state, x, gradient)
-        if block.hessian.size:
-            state = _watched(state, known, block, self.tolerance)
-        self._minimised(state, known, block, x, gradient, share)
-        x = handed_out(problem.layout, x)
-        mask = model.working_set(x, gradient, psi, self.smallest, known.outputs)
-        slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
-        nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
-        stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))
-        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _minimised(self, state: Any, known: Known, block: Block, x: Vector, gradient: Vector, share: float) -> None:
         """Make x the minimiser of the model at x, and the gradient that there as far as it is known.

@@ -333,18 +333,16 @@ class NewtonPath(ProximalNewton):
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what is asked about all open problems, one after the other."""
-        folds, asked = state.folds, state.asked
-        if state.stage == VALIDATING:
-            return {"shares": (folds,), "held_out": (len(asked),)}
-        sizes = Counter(shares=folds)
-        for row in asked:
+        sizes = Counter(shares=state.folds)
+        for row in state.asked:
             sizes.update(self._sizes(problem, state, row))
         return {name: (AtMost if name == "block" else tuple)((size,)) for name, size in sizes.items()}
 
     def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
         """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
-        d = state.mask.shape[1]
-        inside = int(state.inside(row).sum())
+        if state.stage == VALIDATING:
+            return {"held_out": 1}
+        d, inside = state.mask.shape[1], int(state.inside(row).sum())
         sizes = {"terms": NUMBERS, "gradient": inside}
         if state.population[0] < 0.0:
             once = asking.shapes_of_first(problem.layout, not state.trial[row].any())
