@@ -133,9 +133,7 @@ class Terms(NamedTuple):
 
     def rows(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
         """Return each term for kernels: a float, or a new vector with an entry for each coordinate of the shape."""
-        return tuple(
-            float(term) if isinstance(term, float | int) else flat(np.asarray(term, float), shape) for term in self
-        )
+        return tuple(float(x) if isinstance(x, float | int) else flat(np.asarray(x, float), shape) for x in self)
 
     def table(self, shape: tuple[int, ...]) -> Array:
         """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""
