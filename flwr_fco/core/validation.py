@@ -188,10 +188,10 @@ def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did
         ``(name, options that there are)``: the end of the error; by default the option that is most like it.
     """
     init = kind.__init__
+    taken = signature(init).parameters
 
     @wraps(init)
     def __init__(self: Any, *values: Any, **options: Any) -> None:
-        taken = signature(init).parameters
         for name in options:
             if name not in taken:
                 prefix = f"{name}={short(options[name])}: {type(self).__name__} has no such option"
