@@ -86,6 +86,17 @@ def free_ports(number: int) -> list[int]:
     raise FlwrFcoError(f"{number} free ports are not to be had between 20000 and 32000")
 
 
+def listens(port: int) -> bool:
+    """Whether something on this machine takes connections at a port.
+
+    Parameters
+    ----------
+    port : int
+    """
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
 class LocalDeployment:
     """SuperLink and SuperNodes by name, in a folder with their keys, logs and FLWR_HOME.
 
@@ -392,7 +403,8 @@ class LocalDeployment:
         process = self.spawn(SUPERLINK, self._command(SUPERLINK))
         deadline = time.monotonic() + READY
         while time.monotonic() < deadline and process.poll() is None:
-            if self.flwr("supernode", "list", CONNECTION).returncode == 0:
+            # Flower's command takes seconds to find that nobody listens.
+            if listens(self._ports[-1]) and self.flwr("supernode", "list", CONNECTION).returncode == 0:
                 if self.pid(GATE) is None:
                     self.spawn(GATE, self._command(GATE))
                 return

@@ -6,7 +6,6 @@ With the lowest release of Flower that is supported too, whose commands are othe
 import json
 import shutil
 import signal
-import socket
 import time
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools.deployment import LocalDeployment, free_ports
+from tools.deployment import LocalDeployment, free_ports, listens
 
 APP = Path(__file__).parents[1] / "app"
 #: Seconds for a run.
@@ -45,7 +44,7 @@ class Deployment(LocalDeployment):
     @property
     def environment(self):
         own = {"PYTHONPATH": self.paths, "OMP_NUM_THREADS": "1", "RAN": str(self.ran)}
-        return {**super().environment, **own, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        return {**super().environment, **own, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 
     def spawn(self, name, program):
         self.processes[name] = super().spawn(name, program)
@@ -118,12 +117,10 @@ class LowestDeployment(Deployment):
         for i in (*range(self.nodes), self.nodes + 1):
             self.make_key(i)
         process = self.spawn("superlink", self._command("superlink"))
-        host, port = self.control.split(":")
 
         def answers():
             assert process.poll() is None, self.log("superlink")[-2000:]
-            with socket.socket() as tried:
-                return tried.connect_ex((host, int(port))) == 0
+            return listens(int(self.control.partition(":")[2]))
 
         wait_until(answers, 60, lambda: "the SuperLink's answer")
 
