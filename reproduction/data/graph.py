@@ -361,8 +361,9 @@ class StreamingObjective(Objective):
                 first, size = self._direction
                 add_drawn_logistic_gradient(batch.inside, batch.extra, batch.outside, w, first, size, scale, out)
         else:
+            examples, rows = batch
             # Row by row: a pass over all examples at once would add them in another order.
-            batch.add_gradient(w, np.arange(batch.num_examples), scale, out)
+            examples.add_gradient(w, rows, scale, out)
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
         """Return the gradient of the expected loss, or of the mean over a batch."""
@@ -372,7 +373,7 @@ class StreamingObjective(Objective):
         return found
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
-        """Yield the loss on new examples, or a gradient's random numbers, for each batch; None for full batches."""
+        """Yield the loss on new examples and its rows, or a gradient's random numbers, for each batch; or None."""
         if work.batch_size is None:
             yield from super().batches(rng, work, per_step)
             return
@@ -385,10 +386,9 @@ class StreamingObjective(Objective):
                 yield _Draw(rng.standard_normal((size, 2)), extra, outside)
             return
         # Draw the whole round's examples at once: reproducing a run bit for bit requires this order in the stream.
-        features, targets = self.problem.draw(self.index, rng, sum(sizes))
+        examples = self.problem.build_objective(self.problem.draw(self.index, rng, sum(sizes)))
         for end, size in zip(np.cumsum(sizes), sizes, strict=True):
-            rows = slice(end - size, end)
-            yield self.problem.build_objective(Samples(features[rows], targets[rows]))
+            yield examples, np.arange(end - size, end)
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the expected loss and the problem's optimality gap."""

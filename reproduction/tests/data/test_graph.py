@@ -108,7 +108,7 @@ def test_the_deviation_of_a_gradients_entries_is_that_of_samples():
     found = []
     for m in range(4):
         objective = problem.objective(m)
-        batches = objective.batches(np.random.default_rng(m), FirstOrder(steps=4000, batch_size=5))
+        batches = objective.batches(np.random.default_rng(m), FirstOrder(steps=2000, batch_size=5))
         found.append(np.std([objective.gradient(np.zeros(12), batch) for batch in batches], axis=0).max())
     assert problem.gradient_deviation(5) == pytest.approx(max(found), rel=0.05)
     assert problem.gradient_deviation(None) == 0.0
