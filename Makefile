@@ -129,10 +129,11 @@ test-torch-lowest: $(LOWEST)/.torch
 	$(LOWEST)/bin/python -m pytest -q tests/pytorch flwr_fco/torch
 
 # What calls Flower: records and messages, a Strategy's hooks, a ClientApp and its mods, the grid, node ids, callbacks.
-# The mathematics between them does not depend on its release.
-TOUCHES_FLOWER := tests/messages tests/client_apps/test_client_app.py tests/client_apps/test_flowers_mods.py \
+# The mathematics between them does not depend on its release; at night what else travels in messages or in files does.
+TOUCHES_FLOWER := tests/messages/test_records.py \
+  $(addprefix tests/client_apps/test_,client_app.py flowers_mods.py numpy_client.py) \
   tests/strategies/test_hooks.py tests/strategies/test_options.py \
-  tests/strategies/test_resume.py tests/trust/test_whose_data.py tests/simulation/test_simulate.py
+  tests/trust/test_whose_data.py tests/simulation/test_simulate.py
 # Run the tests that touch Flower on the lowest release of it that is supported
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)
