@@ -38,16 +38,17 @@ def private(noise_seed, noise):
     )
 
 
-#: Strategies and numbers of rounds. The second asks its clients for a rate and for certificates.
+#: Enough for what servers and clients remember to have come back.
+ROUNDS = 4
+#: The second asks its clients for a rate and for certificates.
 RUNS = {
-    "steps": (lambda: composite(FedDualAvg, client_lr=0.02), 10),
-    "questions": (lambda: composite(FedMid, client_lr="auto", certificate_every=5), 10),
-    "short": (lambda: FedDualAvg(density=0.5, wire=Short(), client_lr=0.02, **COMMON), 10),
-    "newton": (lambda: FedNewton(regularizer=L1(0.3), fraction_evaluate=0.0, min_available_nodes=4), 10),
+    "steps": lambda: composite(FedDualAvg, client_lr=0.02),
+    "questions": lambda: composite(FedMid, client_lr="auto", certificate_every=2),
+    "short": lambda: FedDualAvg(density=0.5, wire=Short(), client_lr=0.02, **COMMON),
+    "newton": lambda: FedNewton(regularizer=L1(0.3), fraction_evaluate=0.0, min_available_nodes=4),
 }
 if importlib.util.find_spec("dp_accounting"):
-    RUNS["private"] = (lambda: private(3, "banded"), 6)
-    RUNS["private, noise without a seed"] = (lambda: private(None, "independent"), 6)
+    RUNS |= {"private": lambda: private(3, "banded"), "private, without a seed": lambda: private(None, "independent")}
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,9 @@ def there(tmp_path_factory):
 
     @app.main()
     def main(grid, context):
-        for name, (make, rounds) in RUNS.items():
+        for name, make in RUNS.items():
             saved = Checkpoint(folder / f"{name}.npz", every=100)
-            found[name] = (make().start(grid, start_arrays(), rounds, callbacks=[saved]), saved.path)
+            found[name] = (make().start(grid, start_arrays(), ROUNDS, callbacks=[saved]), saved.path)
 
     run_simulation(
         server_app=app,
@@ -79,8 +80,7 @@ def there(tmp_path_factory):
 def test_the_bits_are_those_of_this_process(name, there):
     if name not in RUNS:
         pytest.skip("needs dp-accounting")
-    (make, rounds), (result, _) = RUNS[name], there[name]
-    here = run(make(), clients(), rounds, mods=[short_mod()])
+    result, here = there[name][0], run(RUNS[name](), clients(), ROUNDS, mods=[short_mod()])
     assert flat(result.arrays).tobytes() == flat(here.arrays).tobytes()
     assert result.train_metrics_clientapp == here.train_metrics_clientapp
     assert ("duality-gap" in [*result.train_metrics_clientapp.values()][-1]) == (name in ("questions", "newton"))
@@ -89,9 +89,9 @@ def test_the_bits_are_those_of_this_process(name, there):
 def test_a_private_run_tells_epsilon_and_nothing_of_its_clients(there):
     if "private" not in RUNS:
         pytest.skip("needs dp-accounting")
-    result, path = there["private, noise without a seed"]
-    last = result.train_metrics_clientapp[6]
-    here = run(private(None, "independent"), clients(), 6)
-    assert last["epsilon"] == here.train_metrics_clientapp[6]["epsilon"]
+    result, path = there["private, without a seed"]
+    last = result.train_metrics_clientapp[ROUNDS]
+    here = run(private(None, "independent"), clients(), ROUNDS)
+    assert last["epsilon"] == here.train_metrics_clientapp[ROUNDS]["epsilon"]
     assert set(last) <= {"epsilon", "delta", "density", "nonzeros", "skipped"}
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600

@@ -62,7 +62,8 @@ def test_every_strategy_gives_the_bits_of_one_process(kinds, ray):
     problem = problem_of(names[0])
     number = len(problem.objectives)
     here = InProcessGrid(app_of(copy.deepcopy(problem.objectives)), number)
-    with on_actors(app_of(copy.deepcopy(problem.objectives)), number) as there:
+    # A worker's process takes long to start; that there are several is for one of the kinds to show.
+    with on_actors(app_of(copy.deepcopy(problem.objectives)), number, workers=1 if kinds[0] else 2) as there:
         for name in names:
             assert outcome(there, make(name), problem.start) == outcome(here, make(name), problem.start), name
 
@@ -121,8 +122,9 @@ def test_no_reply_is_lost_and_no_bit_changes_when_actors_die(tmp_path, ray):
     with on_actors(app_of(clients())) as grid:
 
         def kills(server_round, arrays, metrics):
-            if server_round in (5, 6):
-                ray.kill(grid._actors[server_round - 5])
+            # The one whose clients do not kill it.
+            if server_round == 5:
+                ray.kill(grid._actors[1])
 
         there = outcome(grid, own, start_arrays(), 10, callbacks=[kills])
     assert there[:2] == here[:2]
@@ -172,10 +174,11 @@ NOWHERE = type("Nowhere", (), {"__reduce__": lambda self: (eval, ("1 / 0",))})()
 @pytest.mark.parametrize(("held", "cause"), [(NOWHERE, "ZeroDivisionError: division by zero"), (None, "memory is low")])
 def test_a_worker_that_cannot_live_is_said_with_its_cause(held, cause, ray, monkeypatch):
     if held is None:
-        # Of memory Ray has an error of its own.
+        # Of memory Ray has an error of its own; three deaths would start three processes.
+        monkeypatch.setattr(grid, "_REPEATS", 0)
         monkeypatch.setattr(ray, "get", Mock(side_effect=ray.exceptions.OutOfMemoryError(cause)))
     options = {"engine": "ray", "workers": 1, "num_cpus": 0.5, "kind": FlwrFcoError}
-    refused(f"worker 0 died 3 times.*: {cause}", simulated, strategy(), client_app(lambda _: held), 2, **options)
+    refused(f"worker 0 died [13] times.*: {cause}", simulated, strategy(), client_app(lambda _: held), 2, **options)
 
 
 # --- before Ray is started ----------------------------------------------------------------------------------------
