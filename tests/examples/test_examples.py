@@ -150,7 +150,7 @@ def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, ca
 
 def test_the_robust_example_takes_a_file_of_images(example, tmp_path, capsys):
     app = example("robust-logistic")
-    images, labels = (array[:200] for array in load_digits(return_X_y=True))
+    images, labels = (array[:60] for array in load_digits(return_X_y=True))
     path = tmp_path / "digits.npz"
     np.savez(path, images=images.reshape(-1, 8, 8), labels=labels)
     loss = app.client_app.load_objective(node(**{"data-path": str(path)}))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -286,8 +287,10 @@ def statistics(present, repeats, *, noise=1.0, clip=True, separated=True):
     direction = matrix @ (np.array([1.0, 0.0, 1.0, 0.0]) if separated else np.ones(4))
     direction /= np.linalg.norm(direction)
     multiplier = noise * sensitivity / CLAIMED
+    one = Mean(1.0 / SEPARATION, AUDITED_ROUNDS, noise_multiplier=multiplier)
     for _ in range(repeats):
-        mean = Mean(1.0 / SEPARATION, AUDITED_ROUNDS, noise_multiplier=multiplier)
+        # Another run of the same options: to check them takes longer than a run.
+        PrivateMean.__init__(mean := copy(one), one.privacy, copy(one._options))
         seen = []
         for _ in range(AUDITED_ROUNDS):
             asked = mean.asks(around, w=1)

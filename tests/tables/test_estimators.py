@@ -269,12 +269,12 @@ def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
 
 
 CROSS_VALIDATED = [
-    (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(5, folds=3)), "regression", 6),
-    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(5, folds=4)), "two", 6),
-    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(5, folds=3, rule="one-standard-error")), "three", 6),
+    (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(4, folds=3)), "regression", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(4, folds=4)), "two", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(4, folds=3, rule="one-standard-error")), "three", 6),
     # A null model without an intercept has no Hessian to ask for.
-    (FederatedLasso(fit_intercept=False, cv=Strengths(4, folds=3)), "regression", 140),
-    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(4, folds=3)), "two", 140),
+    (FederatedLasso(fit_intercept=False, cv=Strengths(3, folds=3)), "regression", 140),
+    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(3, folds=3)), "two", 140),
 ]
 
 
@@ -320,7 +320,7 @@ def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
 
 def test_a_ridge_takes_strengths_of_scikit_learns_scale():
     X, y = load_breast_cancer(return_X_y=True)
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    X = (X - X.mean(axis=0))[:, :5] / X.std(axis=0)[:5]
     for ratio, smallest in ((None, -3), (1e-2, 1)):
         path = FederatedLogisticRegression(cv=Strengths(5, ratio, folds=3)).fit(X, y).path_
         assert_allclose([point.strength for point in path.points], np.logspace(3, smallest, 5) / 569)
@@ -541,8 +541,7 @@ def test_without_a_penalty_the_fit_is_scikit_learns():
         refused("the outcome is separable by", ours.fit, X[:4], np.arange(4) % 3)
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e6])
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("unit", "whole"), [(1.0, False), (1e-6, True), (1e6, False)])
 def test_the_columns_that_tell_the_outcome_are_named(unit, whole):
     """A column that is the outcome, or one that no row without an event has; others are the same, or in other units."""
     rng = np.random.default_rng(1)

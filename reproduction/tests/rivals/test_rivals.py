@@ -56,7 +56,7 @@ LIMITS = {
     "FastFedDA": shifted_by("convexity", (0.1, 0.01), rounds=150, steps=(1, 3)),
     "FedCM": biased,
     "FedProx": shifted_by("penalty", (3.0, 30.0)),
-    "FedSAM": shifted_by("radius", (0.1, 0.01)),
+    "FedSAM": shifted_by("radius", (0.1, 0.01), rounds=150),
 }
 
 
