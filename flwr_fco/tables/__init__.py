@@ -19,19 +19,12 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
+from flwr_fco.tables import estimators
 from flwr_fco.tables.codebook import Codebook, Column
 from flwr_fco.tables.description import Description, Finding
-from flwr_fco.tables.estimators import (
-    FederatedCoxRegression,
-    FederatedElasticNet,
-    FederatedLasso,
-    FederatedLogisticRegression,
-    FederatedPoissonRegression,
-    to_estimator,
-)
+from flwr_fco.tables.estimators import *  # noqa: F403
 from flwr_fco.tables.intervals import Intervals
 from flwr_fco.tables.reports import Curves, Quality, Summary, Tested
 
-__all__ = ["Codebook", "Column", "Curves", "Description", "FederatedCoxRegression", "FederatedElasticNet"]
-__all__ += ["FederatedLasso", "FederatedLogisticRegression", "FederatedPoissonRegression", "Finding", "Intervals"]
-__all__ += ["Quality", "Summary", "Tested", "to_estimator"]
+__all__ = ["Codebook", "Column", "Curves", "Description", "Finding", "Intervals", "Quality", "Summary", "Tested"]
+__all__ += estimators.__all__

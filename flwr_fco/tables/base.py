@@ -36,10 +36,11 @@ from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import bounded_largest
-from flwr_fco.tables import description, reading, reports
+from flwr_fco.tables import description, reading
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.intervals import CLASSES, COUNTS, KINDS, SQUARES, TIMES, Inference, Intervals, Table, first_of
-from flwr_fco.tables.sites import TIMEOUT, Sites, asked_of, called, check_count, connected
+from flwr_fco.tables.reports import Reports, class_names
+from flwr_fco.tables.sites import TIMEOUT, Sites, called, check_count, connected
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -54,7 +55,7 @@ _LARGEST_BLOCK = 2048
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
-class Federated(BaseEstimator):  # type: ignore[misc]
+class Federated(Reports, BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
     l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
@@ -80,119 +81,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")
-
-    def summary(self) -> reports.Summary:
-        """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
-
-        Returns
-        -------
-        Summary
-            The text, with the largest coefficients first, 40 at most; its ``table()`` has every feature.
-
-        Raises
-        ------
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
-        """
-        return reports.summary_of(self)
-
-    def quality(self, X: Any, y: Any = None, groups: Any = None) -> reports.Quality:
-        """Return how good the fitted model is on the rows of several sites, which send sums of them.
-
-        Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
-        looks better than it is. Or ``fit(..., without=site)`` to the others, and judge that model there.
-
-        Every row counts once, whatever weights of rows the fit had, so that predictions are judged by how often events
-        happen. A model of balanced classes promises as many events as others, and the calibration's intercept says by
-        how much that is off.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
-            Each site's rows, as for :meth:`fit`.
-        y : array-like, or a list or dict of them
-            The classes, or the times and events, as for :meth:`fit`; none with a grid.
-        groups : array-like, shape (n,), optional
-            The site of each row of one `X`.
-
-        Returns
-        -------
-        Quality
-            A text, with its numbers as attributes.
-
-        Raises
-        ------
-        ConfigurationError
-            Of squares, of more than two classes, or of intercepts that stay at the sites.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
-        """
-        check_is_fitted(self)
-        if self._kind in (SQUARES, COUNTS) or len(getattr(self, "classes_", "01")) > 2:
-            raise ConfigurationError("quality is of two classes and of survival times; else ask `score`, at each site")
-        if self.site_intercepts == "local":
-            prefix = "quality of site_intercepts='local': each intercept has stayed there; ask `score` at each site"
-            raise ConfigurationError(f"{prefix}, after model.intercept_ = model.intercept_for(X, y)")
-        with asked_of(self, X, y, groups) as (run, sites):
-            return reports.quality_of(run, self, sites)
-
-    def contrast(self, combinations: Any) -> reports.Tested:
-        """Return Wald's test that linear combinations of coefficients are 0, and their estimates and intervals.
-
-        Of the table's estimates, with their covariance `covariance_`; of several combinations, that all are 0.
-
-        Parameters
-        ----------
-        combinations : mapping of str to float, or sequence of them
-            For each feature in a combination its factor, such as ``{"age": 1.0, "sex": -1.0}``, the difference.
-
-        Returns
-        -------
-        Tested
-            A text, with its numbers as attributes.
-
-        Raises
-        ------
-        ConfigurationError
-            Without a table (``fit(..., intervals=True)``), or if a name is no feature.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
-
-        Examples
-        --------
-        >>> from flwr_fco.tables import FederatedLasso
-        >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> model = FederatedLasso(0.1).fit(X, X[:, 0] + np.sin(9.0 * X[:, 1]), intervals=True)
-        >>> model.contrast({"x0": 1.0, "x1": -1.0}).rows[0]["contrast"]
-        'x0 - x1'
-        """
-        return reports.contrasted(self, combinations)
-
-    def compare(self, other: Any) -> reports.Tested:
-        """Return the likelihood-ratio test of two models of the same rows, where one has some of the other's columns.
-
-        Both are fitted with ``intervals=True``, and what is compared are their unpenalised fits. Of squares it is the F
-        test.
-
-        Parameters
-        ----------
-        other : estimator
-            The other model.
-
-        Returns
-        -------
-        Tested
-            A text, with its numbers as attributes.
-
-        Raises
-        ------
-        ConfigurationError
-            If a model has no likelihood: without a table, with weights or clusters, or with fewer than two rows for
-            each column; or if the rows or the columns do not fit together.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
-        """
-        return reports.compared(self, other)
 
     def describe(
         self,
@@ -404,9 +292,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         given = reading.Client("X", None, X, y, sample_weight)
         own = self._read(reading.opened(given, self.codebook, self.cluster, needed=False), reset=False)
-        own = own.at(own.weights != 0.0)
-        weights = own.weights if sample_weight is not None else None
-        found = self._loss_of(own._replace(weights=weights)).own_intercept(np.ravel(self.coef_))
+        found = self._loss_of(own.at(own.weights != 0.0)).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
         return np.array([found]) if self._kind is CLASSES else found
@@ -442,6 +328,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             missing = reading.missing_in(X, (), counted=True)
             raise (ConfigurationError(missing) if missing else error) from None
 
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the predictions, shape (n,), for dense or sparse features of shape (n, d).
+
+        Of survival times they are risk scores: logarithms of hazard ratios to a row of zeros.
+        """
+        return np.asarray(self._features(X) @ self.coef_.T + getattr(self, "intercept_", 0.0))
+
     # --- the sites of a fit, here and over a grid -------------------------------------------------------------------
 
     def _clients(
@@ -472,7 +365,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         kept = [own.at(own.weights > 0.0) for m, own in enumerate(clients) if own.weights.any() and m != left_out]
         self._check_sites({own.name: len(own.y) for own in kept})
-        return kept if sample_weight is not None else [own._replace(weights=None) for own in kept]
+        return kept
 
     def _read(self, own: reading.Client, *, reset: bool) -> reading.Client:
         """Return a client's rows as numbers, as scikit-learn checks them."""
@@ -575,9 +468,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, dtype=object)
         return tables
 
-    def _objective_of(
-        self, data: Any, order: Any, disclosure: Disclosure | None = None, whose: str = "this site"
-    ) -> Any:
+    def _objective_of(self, data: Any, order: Any, limits: Disclosure | None = None, whose: str = "this site") -> Any:
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
         own, names = reading.read_site(data, order, self.codebook, self.cluster, whose)
         try:
@@ -588,17 +479,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise
         objective.feature_names = names
         columns = description.columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])])
-        objective.facts = description.Facts(columns, own.values, disclosure or Disclosure())
+        objective.table, objective.disclosure = (columns, own.values), limits or Disclosure()
         return objective
 
-    @staticmethod
-    def _targets(y: Any) -> Any:
+    def _targets(self, y: Any) -> Any:
         """Return a site's targets in the form in which they are checked."""
         return y
 
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
-        return reports.class_names(self.classes_) if self._kind is CLASSES else None
+        return class_names(self.classes_) if self._kind is CLASSES else None
 
     # --- the runs before, of and after a fit ------------------------------------------------------------------------
 

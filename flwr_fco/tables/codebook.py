@@ -33,15 +33,10 @@ from flwr_fco.errors import ConfigurationError, PublicError, installed
 from flwr_fco.objectives.design import refuse_unread
 
 #: Transformations of a number, and the smallest one of which each is known.
-_TRANSFORMS: dict[str, tuple[Any, float]] = {
-    "none": (np.asarray, -math.inf),
-    "log": (np.log, np.finfo(np.float64).tiny),
-    "log1p": (np.log1p, 0.0),
-    "sqrt": (np.sqrt, 0.0),
-}
+_TRANSFORMS: dict[str, Any] = {"none": (np.asarray, -math.inf), "log": (np.log, np.finfo(np.float64).tiny)}
+_TRANSFORMS |= {"log1p": (np.log1p, 0.0), "sqrt": (np.sqrt, 0.0)}
 #: Rows that the log shows of each thing that is wrong, and characters of an entry.
-_SHOWN = 5
-_LETTERS = 40
+_SHOWN, _LETTERS = 5, 40
 #: Operators and functions of one number: a row's value depends on no other row.
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.UAdd, ast.USub)
 _OF_ONE_ROW = ("abs", "exp", "log", "log10", "log1p", "log2", "sqrt")

@@ -36,8 +36,7 @@ from flwr_fco.tables.reports import SHOWN, SHOWN_SITES, Reported, aligned_column
 from flwr_fco.tables.sites import ROWS, TURN, asking, ready, same_rows
 
 #: Chance of a warning, and of an error, in a federation of honest sites.
-WARNS = 0.05
-REFUSES = 1e-4
+WARNS, REFUSES = 0.05, 1e-4
 #: Usual standard deviations between honest sites: of means, in deviations of rows; of log odds; of logarithms of the
 #: distances of quartiles, and of mean times; and of correlations with the outcome, of one column and along a direction.
 #: Each has an equal part of the probability.
@@ -45,8 +44,7 @@ USUAL = {"mean": 0.3, "odds": 0.8, "spread": 0.4, "time": 0.5, "outcome": 0.1, "
 #: As many sites as the usual spread counts.
 _PRIOR = 20.0
 #: Part of a site's rows that repeat others, beyond what is expected; and repeated rows that may be where none are seen.
-_REPEATED = 0.25
-_FEW = 3.0
+_REPEATED, _FEW = 0.25, 3.0
 #: What a site says of each column.
 SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
 #: What stands for a number that a site withholds: none of a table, of which no mean would be finite.
@@ -54,8 +52,7 @@ WITHHELD = float(np.finfo(np.float64).min)
 #: Columns above which their correlations are not looked at.
 _MOST_COLUMNS = 300
 #: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
-_WILD = 15.0
-_FAR = 10.0
+_WILD, _FAR = 15.0, 10.0
 _QUARTILES = (0.25, 0.5, 0.75)
 #: Sums of rounding errors of single precision, relative to them.
 _ROUNDED = 1.001
@@ -72,8 +69,8 @@ class TableColumn(NamedTuple):
 
     Examples
     --------
-    >>> TableColumn("age", unit="years").title
-    'age (years)'
+    >>> TableColumn("stage", ("I", "II"))
+    TableColumn(name='stage', levels=('I', 'II'), unit='', is_time=False)
     """
 
     name: str
@@ -81,37 +78,13 @@ class TableColumn(NamedTuple):
     unit: str = ""
     is_time: bool = False
 
-    @property
-    def title(self) -> str:
-        """Its name in a table."""
-        return printable(self.name) + f" ({printable(self.unit)})" * bool(self.unit)
-
-
-class Facts(NamedTuple):
-    """What a site keeps of its table besides the model's columns, and what of it may leave.
-
-    Parameters
-    ----------
-    columns : sequence of TableColumn
-        The table's columns, those of the outcome last.
-    values : mapping of str to ndarray, or None
-        The entries of those of a codebook, in all rows; None if the table has the model's columns.
-    disclosure : Disclosure
-        The owner's limits.
-    """
-
-    columns: Sequence[TableColumn]
-    values: Mapping[str, Vector] | None
-    disclosure: Disclosure
-
 
 def columns_of(model: Any, names: Sequence[str]) -> list[TableColumn]:
     """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
     book, outcome = ({}, {}) if model.codebook is None else (model.codebook.columns, model.codebook.outcome)
     own = [TableColumn(name, tuple(map(str, of.levels)), of.unit) for name, of in book.items()]
     own = own or [TableColumn(name) for name in names]
-    known = ("entry", "strata", "exposure")
-    named = [TableColumn(name, (), of.unit) for name, of in outcome.items() if name not in known]
+    named = [TableColumn(key, (), of.unit) for key, of in outcome.items() if key not in ("entry", "strata", "exposure")]
     if model._kind is TIMES:
         events = [each.name for each in named if outcome[each.name].levels] or ["event"]
         time = next((each for each in named if each.name != events[0]), TableColumn("time"))
@@ -134,18 +107,19 @@ def description(question: Question, objective: Any) -> Answer:
     numbers, as outcomes are, the column has no other sums, and where few have one of them and an outcome no
     correlation; where one is far beyond all others there is no mean.
     """
-    facts: Facts | None = getattr(objective, "facts", None)
-    if facts is None:
+    if not hasattr(objective, "table"):
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
     ready(question, objective)
-    limits = facts.disclosure
+    limits: Disclosure = objective.disclosure
+    # The table's columns, those of the outcome last; and of a codebook the entries of its own, in all rows.
+    columns, entries = objective.table
     rows = dense(objective.features)
     ends = [objective.times, objective.labels == 1] if isinstance(objective, CoxRegression) else [_targets(objective)]
-    count = len(facts.columns) - len(ends)
+    count = len(columns) - len(ends)
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
     inner, size = list(rows.T), len(rows)
-    if facts.values is not None:
-        lacks = np.isnan([*facts.values.values()])
+    if entries is not None:
+        lacks = np.isnan([*entries.values()])
         kept = np.ones(lacks.shape[1], dtype=bool)
         # Who lack one entry are those who lack any less those who lack others, and who lack two both less those.
         parts = np.vstack([lacks, lacks.sum(axis=0) > 1])
@@ -153,10 +127,10 @@ def description(question: Question, objective: Any) -> Answer:
             kept &= ~np.any(few, axis=0)
         lacking = kept & lacks.any(axis=0)
         size += int(lacking.sum())
-        inner = [_without_few(facts.values[own.name], kept, lacking, most) for own in facts.columns[:count]]
+        inner = [_without_few(entries[own.name], kept, lacking, most) for own in columns[:count]]
     of_outcome = limits.min_events or limits.min_class_rows or most
-    least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
-    each = [_column(*own) for own in zip(facts.columns, [*inner, *ends], least, strict=True)]
+    least = [most] * count + [of_outcome if own.levels else most for own in columns[count:]]
+    each = [_column(*own) for own in zip(columns, [*inner, *ends], least, strict=True)]
     # Without levels there are counts all the same.
     said, counts = (np.concatenate(own) for own in zip(([], [0.0]), *each, strict=True))
     few = [most > 1 and (_outweighed(own) or any(_is_rare(own + 1j * y, most) for y in (0, *ends))) for own in rows.T]
@@ -388,17 +362,18 @@ def _text(cells: Cells) -> list[str]:
     lines = [{"": "rows", **_line(cells, cells.rows[:, :1], "{:.0f}")}]
     for c, own in enumerate(cells.columns[:SHOWN]):
         present, mean, deviation = cells.present[:, c], cells.mean[:, c], cells.deviation[:, c]
+        title = printable(own.name) + f" ({printable(own.unit)})" * bool(own.unit)
         for j, level in ((j, level) for j, (place, level) in enumerate(cells.levels) if place == c):
             counts = np.append(cells.counts[:, j], cells.counts[:, j].sum())
             shares = counts / np.append(present, present.sum())
             line = _line(cells, np.column_stack([counts, shares]), "{:.0f} ({:.0%})")
-            lines.append({"": f"{own.title}={printable(level)}", **line})
+            lines.append({"": f"{title}={printable(level)}", **line})
         if not own.levels:
             whole = float(present @ mean / present.sum())
             squares = float((present - 1.0) @ deviation**2 + present @ (mean - whole) ** 2)
             spread = math.sqrt(squares / max(1.0, present.sum() - 1.0))
             each = np.column_stack([np.append(mean, whole), np.append(deviation, spread)])
-            lines.append({"": own.title, **_line(cells, each, "{:.4g} ({:.3g})")})
+            lines.append({"": title, **_line(cells, each, "{:.4g} ({:.3g})")})
             lines.append({"": "  quartiles", **_line(cells, cells.quartiles[:, c], "{:.3g}, {:.3g}, {:.3g}")})
         if not (cells.missing[:, c] == 0.0).all():
             lines.append({"": "  missing", **_line(cells, cells.missing[:, c : c + 1], "{:.0f}")})
@@ -494,8 +469,7 @@ class Cells:
         said, counts, self.outcome = (np.array([own.vectors[name] for own in each]) for name in names)
         # The outcome is that of the rows that lack nothing.
         outcomes = 2 if self.times.any() else 1
-        used = np.array([own.examples for own in each])
-        self.rows = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
+        self.rows = np.column_stack([rows] * (len(columns) - outcomes) + [[own.examples for own in each]] * outcomes)
         self.said = np.where(said == WITHHELD, np.nan, said).reshape(len(each), len(columns), len(SAID))
         self.counts = np.where(counts == WITHHELD, np.nan, counts)[:, 1:]
         known, self.mean, self.deviation, *_ = np.moveaxis(self.said, -1, 0)
@@ -518,7 +492,7 @@ def findings(cells: Cells) -> list[Finding]:
     found += _by_themselves(cells)
     if len(cells.sites) > 1:
         with np.errstate(all="ignore"):
-            found += _far_numbers(cells) + _far_shares(cells) + _far_outcomes(cells)
+            found += _far_numbers(cells) + _far_outcomes(cells)
     return sorted(found, key=lambda own: not own.refused)
 
 
@@ -583,41 +557,40 @@ def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> N
     return np.array(found)
 
 
-def _judged(
-    cells: Cells, probability: NDArray[Any], names: Sequence[str], shown: NDArray[Any], prefix: str, form: str = ".3g"
-) -> list[Finding]:
-    """Return a finding for each number whose chance is too small, with the range of the others' numbers."""
-    found = []
-    for m, j in zip(*np.nonzero(probability < WARNS), strict=True):
-        others = np.delete(shown[:, j], m)
-        ranged = f"{shown[m, j]:{form}}, at other sites {np.nanmin(others):{form}} to {np.nanmax(others):{form}}"
-        found.append(Finding(cells.sites[m], names[j], prefix.format(ranged), bool(probability[m, j] < REFUSES)))
-    return found
-
-
 def _far_numbers(cells: Cells) -> list[Finding]:
-    """Compare means, distances of quartiles, and mean times."""
-    number = ~cells.binary & ~cells.times
-    root = np.sqrt(cells.present)
+    """Compare means, distances of quartiles, mean times, odds, and how each column goes with the outcome."""
+    number, root, names = ~cells.binary & ~cells.times, np.sqrt(cells.present), cells.names
     deviation = np.where(cells.deviation > 0.0, cells.deviation, np.nan)
     usual = np.nanmedian(np.where(np.isfinite(deviation).any(axis=0), deviation, 1.0), axis=0)
-    apart = cells.quartiles[..., 2] - cells.quartiles[..., 0]
     # A deviation is that of the largest numbers where a column is skewed.
-    compared: tuple[tuple[str, Any, Any, Any, Any, str], ...] = (
-        ("mean", number, cells.mean / usual, deviation / usual, cells.mean, "has a mean of {}"),
-        ("spread", number & (apart > 0.0), np.log(apart), 2.0, apart, "has an interquartile range of {}"),
-        ("time", cells.times, np.log(cells.mean), deviation / cells.mean, cells.mean, "has a mean of {}"),
+    apart = cells.quartiles[..., 2] - cells.quartiles[..., 0]
+    means, spreads = (np.where(number, own, np.nan) for own in (cells.mean / usual, np.log(apart)))
+    times = np.where(cells.times, np.log(cells.mean), np.nan)
+    # One that a site withholds, or of a constant, is 0.
+    known, error = np.where(cells.outcome == 0.0, np.nan, cells.outcome), np.sqrt(1.0 / cells.rows[:, -1:])
+    mean, spread = (f"has {kind} of {{}}: check its unit and coding" for kind in ("a mean", "an interquartile range"))
+    reverse = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
+    compared: tuple[tuple[Any, ...], ...] = (
+        ("mean", names, means, deviation / usual / root, cells.mean, mean, ".3g"),
+        ("spread", names, spreads, 2.0 / root, apart, spread, ".3g"),
+        ("time", names, times, deviation / cells.mean / root, cells.mean, mean, ".3g"),
+        ("odds", *_odds(cells), "has a share of {}: check its coding", ".0%"),
+        ("outcome", cells.features, known, error, cells.outcome, reverse, ".2f"),
     )
-    found = dict[tuple[str, str], Finding]()
-    for name, where, values, error, shown, prefix in compared:
-        probability = probabilities(np.where(where, values, np.nan), error / root, USUAL[name])
-        for own in _judged(cells, probability, cells.names, shown, f"{prefix}: check its unit and coding"):
-            found.setdefault((own.site, own.column), own)
+    found = dict[tuple[int, int, str], Finding]()
+    for kind, columns, values, errors, shown, prefix, form in compared:
+        probability = probabilities(values, errors, USUAL[kind])
+        for m, j in zip(*np.nonzero(probability < WARNS), strict=True):
+            others = np.delete(shown[:, j], m)
+            ranged = f"{shown[m, j]:{form}}, at other sites {np.nanmin(others):{form}} to {np.nanmax(others):{form}}"
+            own = Finding(cells.sites[m], columns[j], prefix.format(ranged), bool(probability[m, j] < REFUSES))
+            # The first of what is wrong with a column's numbers.
+            found.setdefault((m, j, form), own)
     return [*found.values()]
 
 
-def _far_shares(cells: Cells) -> list[Finding]:
-    """Compare the odds of each level, of two levels those of the second, and of two neighbouring whole numbers."""
+def _odds(cells: Cells) -> tuple[list[str], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return names, log odds, errors and shares of each level, of two the second, and of neighbouring whole numbers."""
     binary = np.flatnonzero(cells.binary)
     of = [column for column, _ in cells.levels]
     kept = [j for j, column in enumerate(of) if of.count(column) > 2 or of[:j].count(column)]
@@ -628,22 +601,13 @@ def _far_shares(cells: Cells) -> list[Finding]:
     # The error is that at the others' odds, as those of a count of 0 are not known.
     known = np.isfinite(odds)
     rest = (np.nansum(odds, axis=0) - np.where(known, odds, 0.0)) / np.maximum(known.sum(axis=0) - known, 1)
-    errors = 1.0 / np.sqrt((totals + 1.0) * expit(rest) * expit(-rest))
-    prefix = "has a share of {}: check its coding"
-    return _judged(cells, probabilities(odds, errors, USUAL["odds"]), names, counts / totals, prefix, ".0%")
+    return names, odds, 1.0 / np.sqrt((totals + 1.0) * expit(rest) * expit(-rest)), counts / totals
 
 
 def _far_outcomes(cells: Cells) -> list[Finding]:
-    """Compare how the columns go with the outcome: each by itself, and all along the direction of the other sites."""
-    values = cells.outcome
-    errors = np.sqrt(1.0 / cells.rows[:, -1:])
-    # One that a site withholds, or of a constant, is 0.
-    known = np.where(values == 0.0, np.nan, values)
-    probability = probabilities(known, np.broadcast_to(errors, values.shape), USUAL["outcome"])
-    prefix = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
-    found = _judged(cells, probability, cells.features, values, prefix, ".2f")
-    # Correlated columns have errors in common, along a direction up to so many times those of one column.
-    widest = float(cells.widest.max())
+    """Compare how all columns together go with the outcome, along the direction of the other sites."""
+    found = []
+    values, errors = cells.outcome, np.sqrt(1.0 / cells.rows[:, -1:])
     usual = USUAL["direction"]
     for m, site in enumerate(cells.sites):
         mean = np.delete(values, m, axis=0).mean(axis=0)
@@ -653,7 +617,8 @@ def _far_outcomes(cells: Cells) -> list[Finding]:
         expected = (size**2 - mean.size * noise) / size if size > 0.0 else 0.0
         if expected > 0.0 and values[m].any():
             along = float(values[m] @ mean) / size
-            t = (along - expected) / np.sqrt(widest * (usual**2 + errors[m, 0] ** 2 + noise))
+            # Correlated columns have errors in common, along a direction up to so many times those of one column.
+            t = (along - expected) / np.sqrt(cells.widest.max() * (usual**2 + errors[m, 0] ** 2 + noise))
             probability = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
             if probability < WARNS:
                 prefix = f"correlates with the outcome unlike other sites ({along:.2f} along them, not {expected:.2f})"

@@ -32,6 +32,9 @@ from flwr_fco.tables.reading import Client, as_table, of_one_kind
 from flwr_fco.tables.reports import Curves, class_names, curves_of
 from flwr_fco.tables.sites import asked_of
 
+__all__ = ["FederatedCoxRegression", "FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression"]
+__all__ += ["FederatedPoissonRegression", "to_estimator"]
+
 
 @refusing
 @dataclass(repr=False, eq=False)
@@ -114,8 +117,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
     l1_ratio: float = field(default=0.5, kw_only=True, metadata=FRACTION)
 
-    @staticmethod
-    def _targets(y: Any) -> Any:
+    def _targets(self, y: Any) -> Any:
         """Return a site's targets, if they are no texts, whose error would show one, and no dates."""
         refuse_text(np.asarray(y), "y")
         if any(isinstance(own, str) for own in np.asarray(y).ravel().tolist()):
@@ -124,10 +126,6 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         return LeastSquares(X, real(y), scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
-
-    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
-        return np.asarray(self._features(X) @ self.coef_ + self.intercept_)
 
 
 @refusing
@@ -295,8 +293,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
     _kind = COUNTS
 
-    @staticmethod
-    def _targets(y: Any) -> NDArray[np.float64]:
+    def _targets(self, y: Any) -> NDArray[np.float64]:
         """Return counts and exposures, shape (n, 2)."""
         given, more, found = _fields_of(y, _EXPOSURE)
         try:
@@ -318,7 +315,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the expected counts for a unit of exposure, shape (n,)."""
-        return np.asarray(np.exp(self._features(X) @ self.coef_ + self.intercept_))
+        return np.asarray(np.exp(super().predict(X)))
 
     def score(self, X: ArrayLike, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Return the part of the deviance that the model explains: D^2, as scikit-learn's ``PoissonRegressor``.
@@ -430,14 +427,17 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     def _take(self, coefficients: NDArray[np.float64], intercepts: Vector) -> None:
         outputs = self._outputs
         if self._common_intercept:
-            self.class_count_ = np.round(self._total * class_shares(self._slopes[0, -outputs:]), 9)
-        # With a column for each class, what is not penalised is unique only up to a common constant.
-        factors = np.zeros(len(coefficients)) if self._path is None and math.isinf(self.C) else self._factors
-        if outputs > 1 and factors is not None:
-            free = factors == 0.0
+            # At 0 all probabilities are 1/k, and derivatives by the intercepts are these less the classes' shares.
+            slopes = self._slopes[0, -outputs:] * (1.0 if outputs > 1 else np.array([-1.0, 1.0]))
+            self.class_count_ = np.round(self._total * (1.0 / slopes.size - slopes), 9)
+        # With a column for each class, what is not penalised is unique only up to a common constant. Of an even number
+        # of them a sum of absolute values is the same at all constants between the middle two: their middle is taken.
+        free = np.full(len(coefficients), self._path is None and math.isinf(self.C))
+        free |= self._factors == 0.0 if self._factors is not None else False
+        if outputs > 1:
             coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
-        if outputs > 1 and self.l1_ratio == 1.0:
-            coefficients -= _flat_middle(coefficients, factors)
+        if outputs % 2 == 0 and self.l1_ratio == 1.0:
+            coefficients[~free] -= np.median(coefficients[~free], axis=1, keepdims=True)
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercepts - intercepts.mean() if outputs > 1 else intercepts
 
@@ -477,7 +477,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the scores: the log odds of the second of two classes, or one column for each class."""
-        scores = self._features(X) @ self.coef_.T + self.intercept_
+        scores = super().predict(X)
         return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -492,35 +492,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
-
-
-def _flat_middle(coefficients: NDArray[np.float64], factors: Vector | None) -> NDArray[np.float64]:
-    """Return what to subtract of each feature's coefficients, shape (d, 1), where a sum of absolute values is flat.
-
-    Of an even number of classes all common constants between the middle two coefficients have the same penalty. The
-    one in the middle of both is taken, whatever the solver has found.
-
-    Examples
-    --------
-    >>> _flat_middle(np.array([[1.0, -2.0, 0.5, 4.0], [0.0, 0.0, 0.0, 3.0]]), None).tolist()
-    [[0.75], [0.0]]
-    """
-    d, count = coefficients.shape
-    middle = np.median(coefficients, axis=1) * (count % 2 == 0)
-    return np.asarray(np.where(np.ones(d) if factors is None else factors, middle, 0.0)[:, None])
-
-
-def class_shares(slopes: Vector) -> Vector:
-    """Return the classes' shares of the weights, from a logistic loss's derivatives by its intercepts at 0.
-
-    There all probabilities are 1/k, and the derivatives are these less the shares.
-
-    Examples
-    --------
-    >>> class_shares(np.array([-0.25])).tolist(), class_shares(np.array([0.25, -0.25, 0.0])).round(3).tolist()
-    ([0.25, 0.75], [0.083, 0.583, 0.333])
-    """
-    return np.asarray(1.0 / slopes.size - slopes if slopes.size > 1 else np.array([0.5 + slopes[0], 0.5 - slopes[0]]))
 
 
 #: The fields of targets that are no time and no event.
@@ -608,10 +579,6 @@ class FederatedCoxRegression(Federated):
     ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)
     _kind = TIMES
 
-    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return each row's risk score, shape (n,): the logarithm of its hazard ratio to a row of zeros."""
-        return np.asarray(self._features(X) @ self.coef_)
-
     def predict_survival_function(
         self, X: ArrayLike, times: ArrayLike, own: tuple[Any, ...], *, strata: ArrayLike | None = None
     ) -> NDArray[np.float64]:
@@ -686,9 +653,7 @@ class FederatedCoxRegression(Federated):
         ordered, compared = concordance(self._objective(self._features(X), self._targets(y)), self.coef_)
         return ordered / compared if compared else math.nan
 
-    def curves(
-        self, X: Any, y: Any = None, groups: Any = None, *, times: Sequence[float], by: str | None = None
-    ) -> Curves:
+    def curves(self, X: Any, y: Any = None, groups: Any = None, *, times: ArrayLike, by: str | None = None) -> Curves:
         """Return survival at some times, of the rows of several sites or of two groups of them, and the log-rank test.
 
         A site sends how many rows are at risk and have events between the times, for each group, and refuses if its
@@ -724,8 +689,7 @@ class FederatedCoxRegression(Federated):
         with asked_of(self, X, y, groups) as (run, sites):
             return curves_of(run, sites, self, np.unique(_asked(times)), by)
 
-    @staticmethod
-    def _targets(y: Any) -> NDArray[np.float64]:
+    def _targets(self, y: Any) -> NDArray[np.float64]:
         """Return times, events, entries and strata, shape (n, 4): an entry of -1 is before all times."""
         pair, more, found = _fields_of(y, _ENTRY, _STRATA)
         if len(pair) != 2:

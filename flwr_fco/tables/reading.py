@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +77,12 @@ def clients_of(X: Any, y: Any, sample_weight: Any, groups: Any = None) -> list[C
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}; expected the site of each row, such as X[{groups!r}]")
         check_consistent_length(X, y, sample_weight, groups)
-        names, owner = owners_of(groups)
+        given = column_or_1d(groups)
+        if missing := [row for row, name in enumerate(given.tolist()) if is_missing(name)]:
+            prefix = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
+            advice = "leave these out, or give them a group"
+            raise ConfigurationError(f"{prefix}; expected the client of each row: {advice}")
+        names, owner = np.unique(of_one_kind(given, "groups"), return_inverse=True)
         whole = whole._replace(features=X.tocsr() if hasattr(X, "tocsr") else X, rows=np.arange(owner.size))
         return _divided(whole, names.tolist(), owner) or [whole]
     if groups is not None:
@@ -330,15 +335,6 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
             raise ConfigurationError(f"{prefix}: these are two codings of one class. {advice}")
 
 
-def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the clients that `groups` names, and which of them has each row."""
-    given = column_or_1d(groups)
-    if missing := [row for row, name in enumerate(given.tolist()) if is_missing(name)]:
-        prefix = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
-        raise ConfigurationError(f"{prefix}; expected the client of each row: leave these out, or give them a group")
-    return np.unique(of_one_kind(given, "groups"), return_inverse=True)
-
-
 def of_one_kind(given: NDArray[Any], name: str, *, alike: bool = False) -> NDArray[Any]:
     """Return entries as they are; raise PublicError if texts are among numbers, or if `alike` some that are the same.
 
@@ -425,7 +421,14 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
         if not len(names):
             prefix = f"penalty_factor={given!r} names features, but those of X have no names; give a data frame"
             raise ConfigurationError(f"{prefix}, features=[...] with a grid, or an array of {d} factors")
-        given = _by_name(given, [*names])
+        # That of the name itself, or of the first pattern that fits it.
+        known = {*names}
+        patterns = {key: [own for own in names if fnmatchcase(own, str(key))] for key in given if key not in known}
+        if unknown := [key for key, fitting in patterns.items() if not fitting]:
+            prefix = f"penalty_factor names {unknown[:5]}, which X does not have"
+            raise ConfigurationError(f"{prefix}; its features are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
+        found = {name: given[key] for key in reversed(patterns) for name in patterns[key]}
+        given = [given.get(name, found.get(name, 1.0)) for name in names]
     factors = np.asarray(given)
     if factors.shape != (d,) or factors.dtype.kind not in "fiu":
         prefix = f"penalty_factor has shape {factors.shape} and dtype {factors.dtype}; expected a number for each of"
@@ -435,14 +438,3 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
         prefix = f"penalty_factor={factors[wrong[0]]:g} of feature {where}"
         raise ConfigurationError(f"{prefix}; expected finite numbers >= 0, where 0 leaves a feature without a penalty")
     return factors.astype(np.float64)
-
-
-def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
-    """Return the entry of each name, 1 without one: that of the name itself, or of the first pattern that fits it."""
-    known = set(names)
-    patterns = {key: [own for own in names if fnmatch.fnmatchcase(own, str(key))] for key in given if key not in known}
-    if unknown := [key for key, found in patterns.items() if not found]:
-        shown = ", ".join(names[:10]) + ", ..." * (len(names) > 10)
-        raise ConfigurationError(f"penalty_factor names {unknown[:5]}, which X does not have; its features are {shown}")
-    found = {name: given[key] for key in reversed(patterns) for name in patterns[key]}
-    return [given.get(name, found.get(name, 1.0)) for name in names]

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from typing import Any, Self
 
@@ -55,16 +56,13 @@ from flwr_fco.objectives.survival import PartialLikelihood, concordance, expecte
 from flwr_fco.results import frame_of
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.estimates import Sums, minimum
-from flwr_fco.tables.intervals import CLASSES, COMPARED, ESTIMATED, SQUARES, Table
-from flwr_fco.tables.sites import called, ready, reasons_of
+from flwr_fco.tables.intervals import CLASSES, COMPARED, COUNTS, ESTIMATED, SQUARES, Sums, Table, minimum
+from flwr_fco.tables.sites import asked_of, called, ready, reasons_of
 
 #: Columns in the text of a table, and sites that are columns of it, at most.
-SHOWN = 40
-SHOWN_SITES = 8
+SHOWN, SHOWN_SITES = 40, 8
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
-_BINS = 8
-_MERGED = (1, 2, 4)
+_BINS, _MERGED = 8, (1, 2, 4)
 #: Rounding error of a sum of shares.
 _ROUNDING = 1e-9
 #: How the numbers of a question begin that are edges of bins, or times; and the number that says which column has the
@@ -154,37 +152,6 @@ class Summary(Reported):
     """
 
 
-def summary_of(model: Any) -> Summary:
-    """Return the summary of a fitted estimator."""
-    check_is_fitted(model)
-    # A column for each class; of squares, and of two classes, a single one.
-    w = np.atleast_2d(model.coef_).T
-    labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in model.classes_]
-    more = {"penalty_factor": model._factors, "deviation": model._scales}
-    columns = {"feature": [*map(str, model._names(len(w)))]} | dict(zip(labels, w.T, strict=True))
-    rows = rows_of(columns | {name: own for name, own in more.items() if own is not None})
-    size = np.abs(w).max(axis=1)
-    count = int(np.count_nonzero(size))
-    shown = [rows[j] for j in np.argsort(-size, kind="stable")[: min(count, SHOWN)]]
-    if model._common_intercept:
-        intercepts = np.atleast_1d(model.intercept_).tolist()
-        shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
-    lines = [*model._lines]
-    if model._kind is CLASSES and len(model.classes_) == 2:
-        # The rows of each class are not known where each site has an intercept of its own.
-        weighted = " by weight" * model._weighted
-        counts = [f" ({count:g}{weighted})" for count in getattr(model, "class_count_", ())] or [""] * 2
-        other, one = (repr(label) + own for label, own in zip(model.classes_.tolist(), counts, strict=True))
-        lines.insert(2, ("Odds", f"of {one} against {other}"))
-    lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
-    text = aligned_columns(shown)
-    text += [f"    and {count - SHOWN} more; all features: .table()"] * (count > SHOWN)
-    text += [] if model._table is None else _with_intervals(model._table, rows)
-    if model._on_trust:
-        text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
-    return Summary.of(type(model).__name__, lines, text, rows=rows)
-
-
 def _with_intervals(table: Table, rows: list[dict[str, Any]]) -> list[str]:
     """Add what is known of the asked columns to their rows, and return it as lines of text."""
     own, sites = table.rows, table.sites
@@ -247,63 +214,11 @@ def _table_of(model: Any) -> Table:
     return table
 
 
-def contrasted(model: Any, combinations: Any) -> Tested:
-    """Return Wald's test of linear combinations of a fitted estimator's coefficients."""
-    found = _table_of(model).found
-    given = [combinations] if isinstance(combinations, Mapping) else combinations
-    names = [str(name) for name in model._names(len(found.estimate))]
-    many = isinstance(given, Sequence) and given and all(isinstance(own, Mapping) and own for own in given)
-    pairs = [pair for own in given for pair in own.items()] if many else []
-    wrong = [name for name, by in pairs if name not in names or not (issubclass(type(by), Real) and abs(by) <= 1e308)]
-    if wrong or not pairs:
-        prefix = f"contrast({combinations!r:.200}) has {wrong[:5] or 'no features'}"
-        raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of them, of {names[:5]}")
-    matrix = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
-    values = matrix @ found.estimate
-    spread = matrix @ found.covariance @ matrix.T
-    inverse = inverse_of(spread)
-    if inverse is None:
-        raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
-    columns = found.inferred(values, np.sqrt(np.diag(spread)), model._intervals.level)
-    rows = rows_of({"contrast": [*map(_written, given)]} | columns)
-    statistic = float(values @ inverse @ values) / (1.0 if math.isinf(found.degrees) else len(given))
-    return _tested("Wald's test that all are 0", rows, statistic, len(given), found.degrees)
-
-
 def _written(combination: Mapping[str, float]) -> str:
     """Return a combination in words, such as ``age - 2 sex``."""
     signed = [("-" if factor < 0 else "+", abs(float(factor)), name) for name, factor in combination.items()]
     text = " ".join(f"{sign} {'' if size == 1 else f'{size:g} '}{name}" for sign, size, name in signed)
     return text.removeprefix("+ ") if text.startswith("+") else f"-{text[2:]}"
-
-
-def compared(model: Any, other: Any) -> Tested:
-    """Return the likelihood-ratio test of two fitted estimators, of which one has some of the other's columns."""
-    if not hasattr(type(other), "_kind"):
-        raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
-    pair = sorted((model, other), key=lambda own: -len(_table_of(own).found.estimate))
-    large, small = tables = [own._table for own in pair]
-    slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in pair]
-    names = [own.keys() for own in slopes]
-    if not names[1] < names[0]:
-        own = f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} of their own"
-        raise ConfigurationError(f"expected a model with some of the other's columns and no others; these have {own}")
-    # Of the same rows and outcome the derivatives by a column at 0 are the same.
-    values = np.array([[own[name] for name in names[1]] for own in slopes])
-    apart = not np.allclose(values[0], values[1], rtol=1e-9, atol=1e-9 * float(abs(values).max()))
-    if len({(own._kind, own._table.rows_of, own.fit_intercept) for own in pair}) > 1 or apart:
-        raise ConfigurationError("expected two models of the same rows, sites, outcome, intercepts and columns' units")
-    if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:
-        prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
-        raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")
-    count = len(names[0]) - len(names[1])
-    likelihoods = [own.found.log_likelihood for own in tables]
-    rows = rows_of({"model": ["larger", "smaller"], "columns": [*map(len, names)], "log likelihood": likelihoods})
-    if model._kind is SQUARES:
-        squares = [own.found.noise * own.found.degrees for own in tables]
-        ratio = (squares[1] - squares[0]) / count / large.found.noise
-        return _tested("Ratio of mean squares", rows, ratio, count, large.found.degrees, 6)
-    return _tested("Likelihood ratio", rows, 2.0 * (likelihoods[0] - likelihoods[1]), count, math.inf, 6)
 
 
 def _numbered(edges: Vector) -> dict[str, float]:
@@ -464,11 +379,10 @@ def quality_of(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
                 break
         else:
             withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
-    of_sites: list[dict[str, Any]] = [
-        {"site": called(own.partition, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
-        | _overall(model, [own])
-        for own in answers
-    ]
+    of_sites = list[dict[str, Any]]()
+    for own in answers:
+        about = {"site": called(own.partition, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
+        of_sites.append(about | _overall(model, [own]))
     many = f"{len(answers)} site{'s' * (len(answers) > 1)}"
     lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {many}")]
     lines += [*_lines(overall), *[("Bins", withheld)] * bool(withheld), *(("Left out", text) for text in left_out)]
@@ -535,15 +449,12 @@ def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     """Return slope and intercept with their standard errors, by Newton's method; NaN if they are not determined."""
     names = _CALIBRATED[: 1 + intercept]
     both = [*names, *(f"{name} error" for name in names)]
-    try:
-        found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
-    except SeparableError:
-        found = None
-    if found is None:
-        return dict.fromkeys(both, math.nan)
-    sums, covariance, step = found
-    errors = np.sqrt(np.diag(covariance) / sums.rows)
-    return dict(zip(both, np.append(sums.point - step, errors).tolist(), strict=True))
+    numbers = np.full(len(both), np.nan)
+    with suppress(SeparableError):
+        if found := minimum(derivatives, np.array([1.0, 0.0])[: len(names)]):
+            sums, covariance, step = found
+            numbers = np.append(sums.point - step, np.sqrt(np.diag(covariance) / sums.rows))
+    return dict(zip(both, numbers.tolist(), strict=True))
 
 
 # --- at a site: survival curves ---------------------------------------------------------------------------------------
@@ -648,22 +559,20 @@ def curves_of(run: Run, sites: Sequence[Any], model: Any, ends: Vector, by: str 
     if why := [*why, *reasons_of(run, sites)]:
         advice = "Ask for times between which sites have as many rows as owners allow, and no others in the same run"
         raise ConfigurationError(f"the sites' survival is not known: {'; '.join(why)}. {advice}")
-    risk, events = (np.sum([own.vectors[name].reshape(2, -1) for own in answers], 0) for name in ("risk", "events"))
-    rows = list[dict[str, Any]]()
-    for group in range(1 if by is None else 2):
-        n, d = risk[group], events[group]
-        # Where nobody is at risk nobody is lost: after the last row survival stays, as in R's survfit.
-        hazard = np.divide(d, n, out=np.zeros_like(n), where=n > 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # Of a group without rows nothing is known.
-            survival = np.where(n.any(), np.cumprod(1.0 - hazard), np.nan)
-            relative = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0)))
-            ends_of = survival * np.exp(stats.norm.isf(0.025) * np.array([[-1.0], [1.0]]) * relative)
-            spread = survival * relative
-        columns = {"time": ends, "at risk": n, "events": d, "survival": survival, "standard error": spread}
-        columns |= {"lower": ends_of[0], "upper": np.minimum(ends_of[1], 1.0)}
-        name = {} if by is None else {"group": [f"{by}={group}"] * ends.size}
-        rows += rows_of(name | columns)
+    used = slice(0, 1 if by is None else 2)
+    n, d = (np.sum([own.vectors[name].reshape(2, -1)[used] for own in answers], 0) for name in ("risk", "events"))
+    # Where nobody is at risk nobody is lost: after the last row survival stays, as in R's survfit.
+    hazard = np.divide(d, n, out=np.zeros_like(n), where=n > 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Of a group without rows nothing is known.
+        survival = np.where(n.any(axis=1, keepdims=True), np.cumprod(1.0 - hazard, axis=1), np.nan)
+        relative = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0), axis=1))
+        half, spread = np.exp(stats.norm.isf(0.025) * relative), survival * relative
+        limits = {"lower": survival / half, "upper": np.minimum(survival * half, 1.0)}
+    found = {"time": np.tile(ends, (len(n), 1)), "at risk": n, "events": d, "survival": survival}
+    columns: dict[str, Any] = {} if by is None else {"group": np.repeat([f"{by}=0", f"{by}=1"], ends.size)}
+    columns |= {name: own.ravel() for name, own in (found | {"standard error": spread} | limits).items()}
+    rows = rows_of(columns)
     observed, expected, variance = np.sum([own.vectors["test"] for own in answers], axis=0).tolist()
     statistic = (observed - expected) ** 2 / variance if by is not None and variance > 0.0 else np.nan
     p = float(stats.chi2.sf(statistic, 1))
@@ -672,3 +581,192 @@ def curves_of(run: Run, sites: Sequence[Any], model: Any, ends: Vector, by: str 
     text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {observed:.0f} events of {by}=1, {expected:.4g} expected"
     lines = [("Log-rank test within sites", text)] * (by is not None)
     return Curves.of(title, lines, aligned_columns(rows, 4), rows=rows, statistic=statistic, p=p)
+
+
+# --- what estimators say of themselves -------------------------------------------------------------------------------
+
+
+class Reports:
+    """What a fitted estimator says: the methods of all of them."""
+
+    def summary(self: Any) -> Summary:
+        """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
+
+        Returns
+        -------
+        Summary
+            The text, with the largest coefficients first, 40 at most; its ``table()`` has every feature.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        # A column for each class; of squares, and of two classes, a single one.
+        w = np.atleast_2d(self.coef_).T
+        labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in self.classes_]
+        more = {"penalty_factor": self._factors, "deviation": self._scales}
+        columns = {"feature": [*map(str, self._names(len(w)))]} | dict(zip(labels, w.T, strict=True))
+        rows = rows_of(columns | {name: own for name, own in more.items() if own is not None})
+        size = np.abs(w).max(axis=1)
+        count = int(np.count_nonzero(size))
+        shown = [rows[j] for j in np.argsort(-size, kind="stable")[: min(count, SHOWN)]]
+        if self._common_intercept:
+            intercepts = np.atleast_1d(self.intercept_).tolist()
+            shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
+        lines = [*self._lines]
+        if self._kind is CLASSES and len(self.classes_) == 2:
+            # The rows of each class are not known where each site has an intercept of its own.
+            weighted = " by weight" * self._weighted
+            counts = [f" ({count:g}{weighted})" for count in getattr(self, "class_count_", ())] or [""] * 2
+            other, one = (repr(label) + own for label, own in zip(self.classes_.tolist(), counts, strict=True))
+            lines.insert(2, ("Odds", f"of {one} against {other}"))
+        lines += [("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
+        text = aligned_columns(shown)
+        text += [f"    and {count - SHOWN} more; all features: .table()"] * (count > SHOWN)
+        text += [] if self._table is None else _with_intervals(self._table, rows)
+        if self._on_trust:
+            text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
+        return Summary.of(type(self).__name__, lines, text, rows=rows)
+
+    def quality(self: Any, X: Any, y: Any = None, groups: Any = None) -> Quality:
+        """Return how good the fitted model is on the rows of several sites, which send sums of them.
+
+        Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
+        looks better than it is. Or ``fit(..., without=site)`` to the others, and judge that model there.
+
+        Every row counts once, whatever weights of rows the fit had, so that predictions are judged by how often events
+        happen. A model of balanced classes promises as many events as others, and the calibration's intercept says by
+        how much that is off.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
+            Each site's rows, as for :meth:`fit`.
+        y : array-like, or a list or dict of them
+            The classes, or the times and events, as for :meth:`fit`; none with a grid.
+        groups : array-like, shape (n,), optional
+            The site of each row of one `X`.
+
+        Returns
+        -------
+        Quality
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            Of squares, of more than two classes, or of intercepts that stay at the sites.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        if self._kind in (SQUARES, COUNTS) or len(getattr(self, "classes_", "01")) > 2:
+            raise ConfigurationError("quality is of two classes and of survival times; else ask `score`, at each site")
+        if self.site_intercepts == "local":
+            prefix = "quality of site_intercepts='local': each intercept has stayed there; ask `score` at each site"
+            raise ConfigurationError(f"{prefix}, after model.intercept_ = model.intercept_for(X, y)")
+        with asked_of(self, X, y, groups) as (run, sites):
+            return quality_of(run, self, sites)
+
+    def contrast(self: Any, combinations: Any) -> Tested:
+        """Return Wald's test that linear combinations of coefficients are 0, and their estimates and intervals.
+
+        Of the table's estimates, with their covariance `covariance_`; of several combinations, that all are 0.
+
+        Parameters
+        ----------
+        combinations : mapping of str to float, or sequence of them
+            For each feature in a combination its factor, such as ``{"age": 1.0, "sex": -1.0}``, the difference.
+
+        Returns
+        -------
+        Tested
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            Without a table (``fit(..., intervals=True)``), or if a name is no feature.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from flwr_fco.tables import FederatedLasso
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = FederatedLasso(0.1).fit(X, X[:, 0] + np.sin(9.0 * X[:, 1]), intervals=True)
+        >>> model.contrast({"x0": 1.0, "x1": -1.0}).rows[0]["contrast"]
+        'x0 - x1'
+        """
+        found = _table_of(self).found
+        given = [combinations] if isinstance(combinations, Mapping) else combinations
+        names = [str(name) for name in self._names(len(found.estimate))]
+        many = isinstance(given, Sequence) and given and all(isinstance(own, Mapping) and own for own in given)
+        pairs = [pair for own in given for pair in own.items()] if many else []
+        wrong = [own for own, by in pairs if own not in names or not (issubclass(type(by), Real) and abs(by) <= 1e308)]
+        if wrong or not pairs:
+            prefix = f"contrast({combinations!r:.200}) has {wrong[:5] or 'no features'}; expected factors by names"
+            raise ConfigurationError(f"{prefix} of features, or a list of them, of {names[:5]}")
+        matrix = np.array([[float(own.get(name, 0.0)) for name in names] for own in given])
+        values = matrix @ found.estimate
+        spread = matrix @ found.covariance @ matrix.T
+        inverse = inverse_of(spread)
+        if inverse is None:
+            raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
+        columns = found.inferred(values, np.sqrt(np.diag(spread)), self._intervals.level)
+        rows = rows_of({"contrast": [*map(_written, given)]} | columns)
+        statistic = float(values @ inverse @ values) / (1.0 if math.isinf(found.degrees) else len(given))
+        return _tested("Wald's test that all are 0", rows, statistic, len(given), found.degrees)
+
+    def compare(self: Any, other: Any) -> Tested:
+        """Return the likelihood-ratio test of two models of the same rows, where one has some of the other's columns.
+
+        Both are fitted with ``intervals=True``, and what is compared are their unpenalised fits. Of squares it is the F
+        test.
+
+        Parameters
+        ----------
+        other : estimator
+            The other model.
+
+        Returns
+        -------
+        Tested
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            If a model has no likelihood: without a table, with weights or clusters, or with fewer than two rows for
+            each column; or if the rows or the columns do not fit together.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        if not hasattr(type(other), "_kind"):
+            raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
+        pair = sorted((self, other), key=lambda own: -len(_table_of(own).found.estimate))
+        large, small = (own._table.found for own in pair)
+        slopes = [dict(zip(map(str, m._names(m.n_features_in_)), m._slopes.T, strict=False)) for m in pair]
+        names = [own.keys() for own in slopes]
+        if not names[1] < names[0]:
+            prefix = "expected a model with some of the other's columns and no others; these have"
+            own, others = sorted(names[0] - names[1])[:5], sorted(names[1] - names[0])[:5]
+            raise ConfigurationError(f"{prefix} {own} and {others} of their own")
+        # Of the same rows and outcome the derivatives by a column at 0 are the same.
+        values = np.array([[own[name] for name in names[1]] for own in slopes])
+        apart = not np.allclose(values[0], values[1], rtol=1e-9, atol=1e-9 * float(abs(values).max()))
+        if len({(own._kind, own._table.rows_of, own.fit_intercept) for own in pair}) > 1 or apart:
+            of = "of the same rows, sites, outcome, intercepts and columns' units"
+            raise ConfigurationError(f"expected two models {of}")
+        likelihoods = [large.log_likelihood, small.log_likelihood]
+        if np.isnan(likelihoods).any() or any(own._table.clustered for own in pair):
+            prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each"
+            raise ConfigurationError(f"{prefix} column. Test the columns with contrast([...]) of the larger model")
+        count = len(names[0]) - len(names[1])
+        rows = rows_of({"model": ["larger", "smaller"], "columns": [*map(len, names)], "log likelihood": likelihoods})
+        if self._kind is SQUARES:
+            ratio = (small.noise * small.degrees - large.noise * large.degrees) / count / large.noise
+            return _tested("Ratio of mean squares", rows, ratio, count, large.degrees, 6)
+        return _tested("Likelihood ratio", rows, 2.0 * (likelihoods[0] - likelihoods[1]), count, math.inf, 6)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
+from scipy.special import gammaln, xlogy
 
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps import client_app as make_app
@@ -23,7 +24,7 @@ from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import printable
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.messages.protocol import Answer, Described, Question
-from flwr_fco.objectives import CoxRegression, Linear, Objective
+from flwr_fco.objectives import CoxRegression, Linear, Objective, Poisson
 from flwr_fco.objectives.design import dense, moments
 from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.simulation import InProcessGrid
@@ -31,7 +32,6 @@ from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.estimates import counted
 from flwr_fco.tables.reading import is_grid, place_of
 
 #: Seconds to wait for a site's answer.
@@ -44,8 +44,7 @@ _COLUMNS = ("means", "variances", "within")
 #: Rows without which nothing is said of columns that are constant, or of sums that are the same.
 ROWS = 10
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
-_UNITS = 5.0
-_HEAVIEST = 10.0
+_UNITS, _HEAVIEST = 5.0, 10.0
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
 _FAR = 1e2
 #: Rounding error of a mean, relative to it.
@@ -86,6 +85,15 @@ def first(question: Question, objective: Any) -> Answer:
     numbers = {"loss": value - objective.least, "mass": objective.mass, "weighted": objective.weighs_rows}
     numbers |= {"dense": isinstance(objective.features, np.ndarray), "mean": counted(objective)[0]}
     return Answer({name: float(number) for name, number in numbers.items()}, vectors)
+
+
+def counted(objective: Any) -> tuple[float, float]:
+    """Return the means of counts and of their log likelihoods at themselves; 0 of other losses."""
+    if not isinstance(getattr(objective, "with_intercept", objective), Poisson):
+        return 0.0, 0.0
+    y = objective.targets
+    each = xlogy(y, y) - y - gammaln(y + 1.0)
+    return float(np.average(y, weights=objective.weights)), float(np.average(each, weights=objective.weights))
 
 
 def varied(objective: Objective, means: Vector, variances: Vector) -> Vector:
@@ -162,7 +170,7 @@ class SomeNodes:
         return getattr(self._grid, name)
 
 
-def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, **options: Any) -> FedNewton:
+def asking(number: int, tables: Tables, **options: Any) -> FedNewton:
     """Return a strategy of so many sites, of which questions are asked, or which is run, at however many.
 
     Parameters
@@ -171,15 +179,11 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
         How many sites there are.
     tables : Tables
         What is known of their tables.
-    rows, weights : dict of int to float, optional
-        The rows of each partition, and what they weigh.
     **options
         Of the strategy.
     """
     strategy = FedNewton(min_available_nodes=number, min_train_nodes=1, fraction_evaluate=0.0, **options)
     strategy.tables = tables
-    strategy.bounds = Bounds(rows=rows)
-    strategy.site_weights = weights
     return strategy
 
 
@@ -204,13 +208,12 @@ def check_count(answers: int, least: int, reasons: Sequence[str]) -> None:
 
 def check_masses(answers: Sequence[Answer], sites: Sequence[Any]) -> None:
     """Refuse rows that weigh nothing, or ten times the median: these would decide alone."""
-    means = [answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers]
-    usual = sorted(means)[(len(means) - 1) // 2]
-    for answer, mean in zip(answers, means, strict=True):
-        if not 0.0 < mean <= _HEAVIEST * usual:
-            prefix = f"{called(answer.partition, sites)} says that its rows weigh {mean:.3g} in the mean"
-            most = f"at most {_HEAVIEST:g} times as much as the sites' median, {usual:.3g}"
-            raise ConfigurationError(f"{prefix}; expected more than 0 and {most}: give all sites weights on one scale")
+    means = np.array([answer.numbers["mass"] / (answer.examples or math.inf) for answer in answers])
+    usual = np.sort(means)[(means.size - 1) // 2]
+    for m in np.flatnonzero(~((means > 0.0) & (means <= _HEAVIEST * usual)))[:1]:
+        prefix = f"{called(answers[m].partition, sites)} says that its rows weigh {means[m]:.3g} in the mean"
+        most = f"at most {_HEAVIEST:g} times as much as the sites' median, {usual:.3g}"
+        raise ConfigurationError(f"{prefix}; expected more than 0 and {most}: give all sites weights on one scale")
 
 
 def same_rows(sites: Sequence[str], sums: Sequence[Any], odd: Any) -> Iterator[tuple[int, str]]:
@@ -263,6 +266,8 @@ class Sites:
     mean, deviations, scales, origin : ndarray of float64, shape (d,)
         Of the columns at all sites; the deviations with 1 for those that are constant up to rounding, as in
         scikit-learn's ``StandardScaler``; and the centres of those that are far from 0.
+    squares : dict of int to ndarray of float64
+        At least the mean squares of each partition's columns about the origin.
     within, idle : ndarray of bool, shape (d,)
         Which columns are constant at each site, or in each stratum, and say nothing beside its own level; and which say
         nothing in this model.
@@ -323,13 +328,19 @@ class Sites:
             # A constant column is the intercept then, and columns about a centre are another model's.
             self.within, self.idle, far = (own & (self.mean == 0.0) for own in (self.within, self.idle, far))
         self.origin = np.where(far, self.mean, 0.0)
+        with np.errstate(over="ignore"):
+            # A mean has a rounding error, which is large beside the deviations of columns far from 0.
+            squares = self.variances + np.square(np.abs(self.means - self.origin) + _ROUNDING * np.abs(self.means))
+        self.squares = dict(zip([own.partition for own in answers], squares, strict=True))
 
     def strategy(self, **options: Any) -> FedNewton:
         """Return a strategy with these options."""
-        rows = {own.partition: own.examples for own in self.answers}
+        rows: Any = {own.partition: own.examples for own in self.answers}
+        strategy = asking(len(self.answers), self.tables, bounds=Bounds(rows=rows), **options)
         # In rows, whatever the unit of their weights: by these it is seen whether columns are more.
-        weights = {own.partition: own.weight * self.rows for own in self.answers} if self.weighted else None
-        return asking(len(self.answers), self.tables, rows, weights, **options)
+        weights: Any = {own.partition: own.weight * self.rows for own in self.answers}
+        strategy.site_weights = weights if self.weighted else None
+        return strategy
 
     def ask(self, request: Request, point: Vector) -> list[Answer]:
         """Ask all sites at a point, which zeros make as long as the model; `silent` says who has not answered."""
@@ -354,13 +365,6 @@ class Sites:
         level = math.log(mean / exposure)
         return level, self.at_zero + mean - exposure - mean * level
 
-    def squares(self) -> dict[int | None, Vector]:
-        """Return at least the mean squares of each partition's columns about the origin."""
-        with np.errstate(over="ignore"):  # of a mean that a site makes up
-            # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-            found = self.variances + np.square(np.abs(self.means - self.origin) + _ROUNDING * np.abs(self.means))
-        return {own.partition: squares for own, squares in zip(self.answers, found, strict=True)}
-
     def settle(self, arrays: ArrayRecord, centre: Vector) -> None:
         """Make the coefficients of columns that say nothing 0, and the intercepts those of columns about 0."""
         coefficients = arrays["coefficients"].numpy().copy()
@@ -381,9 +385,9 @@ class Sites:
             If it is infinite, or a site says a variance below 0.
         """
         scales = self.deviations
-        for site, reported in zip(self.names, self.variances, strict=True):
-            if (reported < 0.0).any():
-                raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
+        for m, j in np.argwhere(self.variances < 0.0)[:1]:
+            said = f"{self.names[m]} says a variance of {self.variances[m, j]:.3g}"
+            raise ConfigurationError(f"{said}; expected none below 0")
         means, own = self.means, np.sqrt(self.variances)
         usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
         for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:

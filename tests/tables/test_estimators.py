@@ -720,8 +720,8 @@ def test_a_constant_column_gets_0_and_is_named(value, copies):
     """Also where a mean of many rows is rounded."""
     wide = np.c_[ROWS, np.full(120, value)]
     for model, targets, where in (
-        (tables.FederatedCoxRegression(), TIMES, "stratum, whose own hazard takes it up. Leave it out$"),
-        (FederatedLasso(0.0), SCORES, "site, whose own level takes it up. Leave .* or give site_intercepts='common'"),
+        (tables.FederatedCoxRegression(), TIMES, "stratum, whose own hazard takes it up: x3. Leave it out$"),
+        (FederatedLasso(0.0), SCORES, "site, whose own level takes it up: x3. .* or give site_intercepts='common'"),
         (FederatedLogisticRegression(1.0, penalty_factor=[1, 1, 1, 0]), LABELS, "site, .*'common'"),
     ):
         more, fewer, y = ([np.concatenate([own] * copies) for own in parts(each)] for each in (wide, ROWS, targets))
@@ -730,7 +730,7 @@ def test_a_constant_column_gets_0_and_is_named(value, copies):
         plain = clone(model).set_params(penalty_factor=None).fit(fewer, y)
         assert_allclose(np.ravel(model.coef_), [*np.ravel(plain.coef_), 0.0], atol=1e-6)
         assert_allclose(model.predict(wide), plain.predict(ROWS), atol=1e-6)
-        refused(f"no intervals: x3: constant at each {where}", model.fit, more, y, intervals=True)
+        refused(f"no intervals: a column is constant at each {where}", model.fit, more, y, intervals=True)
     with warnings.catch_warnings(action="error"):
         # A penalised column is 0 anyway, and has no deviation that could be in other units.
         fit_over_a_grid(FederatedLasso(0.1, standardize=True, num_clients=1), [(wide, SCORES)], features=4)

@@ -21,7 +21,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import CoxRegression, LeastSquares
 from flwr_fco.tables import Intervals
-from flwr_fco.tables.estimates import Sums, between, estimated
+from flwr_fco.tables.intervals import Sums, between, estimated
 
 NAMES = ["age", "dose", "sex"]
 BOTH = pytest.mark.parametrize("kind", ["lasso", "logistic"])

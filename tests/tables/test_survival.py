@@ -425,7 +425,7 @@ def test_sums_over_strata_and_clusters_are_no_single_row():
     said = find_answer("first").answer(Question("first", own.layout, {"primal": np.zeros(4)}, {}), own).vectors
     assert_allclose(said["within"], said["variances"], rtol=1e-12)
     # Nor do the sum of two clusters' gradients and that of their squares.
-    own.clusters, own.facts = own.link.of_row.strata, type("Facts", (), {"disclosure": Disclosure(min_rows=20)})
+    own.clusters, own.disclosure = own.link.of_row.strata, Disclosure(min_rows=20)
     asked = Question("derivatives", own.layout, {"primal": np.zeros(4)}, {"own": 0.0, "clustered": 1.0})
     refused("sums over two clusters; .* min_rows=20", find_answer("derivatives").answer, asked, own)
 
