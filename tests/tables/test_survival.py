@@ -207,8 +207,7 @@ TABLES = [own.assign(sex=(own["sex"] > 0.0).astype(float)) for own in X]
 
 
 def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
-    model = FederatedCoxRegression(0.1).fit(TABLES, TARGETS)
-    times = [5.0, 20.0, 80.0]
+    model, times = FederatedCoxRegression(0.1).fit(TABLES, TARGETS), [5.0, 20.0, 80.0]
     # Spans are days, as numbers beside them.
     first = TARGETS[0].assign(time=pd.to_timedelta(TARGETS[0]["time"], "D"))
     here = model.curves(TABLES, [first, *TARGETS[1:]], times=[pd.Timedelta(own, "D") for own in times], by="sex")
@@ -221,6 +220,7 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     half = 0.5 * ((y["time"] < 20.0) & ~y["event"]) + 0.5 * ((y["entry"] > 5.0) & ~(y["event"] & (y["time"] <= 20.0)))
     assert row["at risk"] == ((y["time"] > 5.0) & (y["entry"] < 20.0)) @ (1.0 - half)
     assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
+    assert row["lower"] == pytest.approx(row["survival"] * np.exp(-1.959964 * row["standard error"] / row["survival"]))
     nobody = model.curves([own.assign(sex=0.0) for own in TABLES], TARGETS, times=times, by="sex").rows[4]
     assert np.isnan([nobody[name] for name in ("survival", "lower", "upper")]).all()
 
