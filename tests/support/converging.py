@@ -91,7 +91,7 @@ def exact(run, problem):
 def biased(run, problem):
     """The solution for one local step; for more, an error that shrinks with the rate."""
     assert problem.gap(run(200, client_lr=0.3, work=Steps(1, batch_size=None))) <= 1e-8
-    shrinks(run, problem.error, ((200, 0.05), (500, 0.005)), 5, steps=5)
+    shrinks(run, problem.error, ((100, 0.05), (200, 0.01)), 3, steps=5)
 
 
 def biased_half_steps(run, problem):
@@ -103,7 +103,7 @@ def biased_half_steps(run, problem):
         work = Steps(steps, batch_size=None)
         assert problem.gap(run(150, equal=True, client_lr=0.3 / steps, work=work), equal=True) <= 1e-8
     for steps in (1, 5):
-        shrinks(run, problem.error, ((200, 0.25 / steps), (500, 0.025 / steps)), 5, steps)
+        shrinks(run, problem.error, ((100, 0.25 / steps), (200, 0.05 / steps)), 3, steps)
 
 
 def doubled_strength(run, problem):
@@ -114,7 +114,7 @@ def doubled_strength(run, problem):
 
 def near_doubled_strength(run, problem):
     """Near the solution for twice the strength: psi acts on clients and server, but once in the extra step."""
-    shrinks(run, partial(problem.gap, equal=True, factor=2.0), ((100, 0.3), (500, 0.03)), 5, equal=True)
+    shrinks(run, partial(problem.gap, equal=True, factor=2.0), ((60, 0.3), (200, 0.06)), 5, equal=True)
 
 
 def subgradient(run, problem):
