@@ -234,6 +234,9 @@ class Client(NamedTuple):
             Whether a step takes two batches, as in :meth:`proximal_extragradient`.
         """
         rate, add_gradient = self.rate, self.objective.add_gradient
+        if psi and self.shard is not None and not self.plan.smooth:
+            prefix = f"{self.plan.solver!r}: a proximal step moves coordinates without features too"
+            raise ConfigurationError(f"{prefix}, which a `sparse` method does not send; set sparse = False")
         if (features := None if pairs else self.features(psi)) is not None:
             point = primal.copy()
             if (steps := features.proximal_steps(self.downlink, point, self.rng)) is not None:
@@ -325,6 +328,8 @@ class Client(NamedTuple):
     def _place(self, psi: bool) -> Place:
         """Return where the steps are taken: where the loss is computed, if it has vectors of its own."""
         plan = self.plan
+        if self.shard is not None and (own := self.features(psi)) is not None:
+            return Place(np.array, np.asarray, lambda w: own.metric * w, own.retrieve)
         place = self.objective.place(plan.psi if psi else None) if type(plan.h) is Euclidean else None
         retrieve = plan.point_in_loops if psi else lambda z, _, out: plan.h.conjugate_gradient(z, out)
         return Place(np.array, np.asarray, plan.h.gradient, retrieve) if place is None else place

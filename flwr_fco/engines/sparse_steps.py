@@ -73,7 +73,7 @@ class Shard:
     @cached_property
     def alone(self) -> Shard:
         """The same for vectors that have no other coordinates."""
-        return replace(self, indices=np.arange(self.indices.size), everywhere=self.everywhere and self.terms)
+        return replace(self, indices=np.arange(self.indices.size))
 
     def holds(self, vectors: Mapping[str, Any]) -> bool:
         """Whether vectors are sparse, and at the shard's coordinates."""
@@ -84,7 +84,7 @@ class Shard:
         """The same coordinates, for steps on which psi does not act."""
         return replace(self, terms=Terms(), everywhere=Terms(), groups=None)
 
-    def retrieve(self, z: Vector, t: float, on: Any = slice(None)) -> Vector:
+    def retrieve(self, z: Vector, t: float, out: Vector | None = None, on: Any = slice(None)) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
 
         Parameters
@@ -93,10 +93,12 @@ class Shard:
             The dual there.
         t : float
             The weight of psi.
+        out : ndarray of float64, optional
+            Where to write the result; may be `z`.
         on : ndarray of int, optional
             Positions in the coordinates, whole groups of them; all by default.
         """
-        point = np.empty_like(z)
+        point = np.empty_like(z) if out is None else out
         separable(z, t, self.terms.at(on).rows(z.shape), at(self.metric, on), point)
         if self.groups is not None:
             present, numbers = np.unique(self.groups[on], return_inverse=True)
@@ -168,7 +170,7 @@ class Shard:
         primal = np.zeros(dual.size)
 
         def step(batch: Batch, on: Indices, number: int) -> None:
-            primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * number, on)
+            primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * number, on=on)
             self.objective.add_gradient(primal, batch, -client_lr, dual)
 
         return self.lazily(downlink, dual, rng, lambda z, k, on: z - k * shift[on] if shift.size else z, step)

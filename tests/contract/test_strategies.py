@@ -42,13 +42,19 @@ def from_the_dual(self, problem, state, to):
     return Downlink(problem.plan, {"primal": state.dual}, problem.client_lr)
 
 
+def sends(loop, *more):
+    return lambda self, client, downlink, memory: getattr(client, loop)(downlink.vectors["dual"], *more)
+
+
+OF_SUBGRADIENTS = {"sparse": False, "local": SubgradientSteps.local, "downlink": from_the_dual}
+
+
 BROKEN = {
     "never moves": ({"aggregate": lambda self, problem, state, _: state._replace(round=state.round + 1)}, "seed"),
     "returns the dual": ({"retrieve": lambda self, problem, state: state.dual}, "come to the solution"),
-    "clients without psi's proximal map": (
-        {"name": "wrong", "local": SubgradientSteps.local, "downlink": from_the_dual},
-        "come to the solution",
-    ),
+    "clients without psi's proximal map": ({"name": "wrong", **OF_SUBGRADIENTS}, "come to the solution"),
+    "moves all columns": ({"name": "wide", "local": sends("dual_steps", 0.1)}, "does `local` move other columns"),
+    "proximal steps": ({"name": "near", "local": sends("proximal_steps")}, "moves coordinates without features"),
     "changes the state": ({"aggregate": in_place}, r"state\.dual in place"),
     "a state in float32": ({"init": in_float32}, "ended with an error: .*state.dual as float32.*; expected float64"),
     "diverges": ({"aggregate": far_away}, "ended with an error: .*diverge"),

@@ -23,15 +23,12 @@ FEATURES = 7
 RNG = np.random.default_rng(3)
 DATA = RNG.standard_normal((23, FEATURES))
 TARGETS = DATA @ np.array([1.0, -1.0, 0.5, 0.0, 0.0, 0.0, 2.0])
-LABELS = (TARGETS > 0).astype(int)
-DUAL = RNG.standard_normal(FEATURES + 1)
-CENTER = RNG.standard_normal(FEATURES + 1)
-TRACKER = RNG.standard_normal(FEATURES + 1)
+DUAL, CENTER, TRACKER = RNG.standard_normal((3, FEATURES + 1))
 
 OBJECTIVES = {
     "least squares": lambda: fco.LeastSquares(DATA, TARGETS, scale=0.5, l2=0.1),
     "least squares in float32": lambda: fco.LeastSquares(DATA.astype(np.float32), TARGETS),
-    "logistic": lambda: fco.Logistic(DATA, LABELS, l2=0.1),
+    "logistic": lambda: fco.Logistic(DATA, TARGETS > 0, l2=0.1),
 }
 COMPILED = [
     (Euclidean(), Zero()),
@@ -145,7 +142,12 @@ METHODS = {
     "tracked_dual_averaging": (("dual", "tracker"), ()),
     "mirror_descent": (("primal",), ()),
     "gradient_steps": (("primal",), ()),
+    "pairs_of_few": (("dual",), ()),
 }
+
+
+class PairsOfFew(fco.algorithms.DualExtrapolation):
+    name, sparse = "pairs_of_few", True
 
 
 def agree(method, kind, psi, h=Euclidean(), *, rows=ROWS, work=None, options=None, lazily=True, **of_loss):
@@ -225,7 +227,7 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("method", ["dual_averaging", "gradient_tracking", "mirror_descent"])
+@pytest.mark.parametrize("method", ["dual_averaging", "gradient_tracking", "mirror_descent", "pairs_of_few"])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("psi", GROUPS)
 def test_groups_are_retrieved_as_they_are_touched(psi, intercept, method):

@@ -109,23 +109,19 @@ def test_the_bits_are_the_same_and_the_first_messages_are_short(form, messages, 
     assert sum(short) < (0.5 if form == "sparse" and not options else 1.0) * sum(whole)
 
 
-MINIMISES = {"work": Minimise(), "fraction_evaluate": 0.0}
-STEPS = {"client_lr": 0.5, "work": Steps(2), "fraction_evaluate": 0.0}
-
-
-REMEMBER = [lambda: FedDAGT(**STEPS), lambda: FedDR(step=2.0, **MINIMISES)]
-REMEMBER += [lambda: DualFL(nu=0.05, rho=0.0, **MINIMISES)]
+REMEMBER = [(FedDAGT, {"client_lr": 0.5, "work": Steps(2)}), (FedDR, {"step": 2.0}), (DualFL, {"nu": 0.05, "rho": 0.0})]
 
 
 @pytest.mark.parametrize("messages", [False, True])
-@pytest.mark.parametrize("strategy", REMEMBER)
-def test_what_clients_remember_begins_as_with_whole_vectors(strategy, messages, monkeypatch):
+@pytest.mark.parametrize(("kind", "options"), REMEMBER)
+def test_what_clients_remember_begins_as_with_whole_vectors(kind, options, messages, monkeypatch):
     """A client's memory begins with zeros of the message's kind, and the first message is zero nearly everywhere."""
     rng = np.random.default_rng(0)
     losses = [Logistic(rng.standard_normal((12, D)), np.arange(12) % 2, l2=0.1) for _ in range(3)]
-    expected, _ = broadcast(strategy(), losses, messages, 3)
+    options = {"work": Minimise(), "fraction_evaluate": 0.0} | options
+    expected, _ = broadcast(kind(**options), losses, messages, 3)
     monkeypatch.setattr(training, "_LONG", 100)
-    assert_array_equal(broadcast(strategy(), losses, messages, 3)[0], expected)
+    assert_array_equal(broadcast(kind(**options), losses, messages, 3)[0], expected)
 
 
 # --- float32 for float32 models: as many bytes as FedAvg, and float64 where the digits are needed ---------------------

@@ -280,8 +280,9 @@ class Algorithm(ABC):
     #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
     #: value ``"auto"``.
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    #: True, or the name of the vector that is added to every client's gradients: a client with sparse features leaves
-    #: its effect out, because the server can add it (``replies.mean(state.control)``).
+    #: True if no step moves a coordinate that a client's rows do not touch, nor a group of them, so that these need not
+    #: be sent; or the name of the vector that is added to every client's gradients: a client with sparse features
+    #: leaves its effect out, because the server can add it (``replies.mean(state.control)``).
     sparse: ClassVar[bool | str] = False
     #: ``"derivatives"``, or ``"losses"`` that decide something, and are bounded as metrics are. The lengths of
     #: derivatives depend on the units of a client's features, so with any of these no lengths are compared
