@@ -285,8 +285,7 @@ class Accountant(NamedTuple):
             return float(library().get_epsilon_gaussian(noise_multiplier / influence, delta))
         if noise_multiplier < _LEAST_NOISE:
             return math.inf
-        one = _losses(noise_multiplier, self.sampling)
-        return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
+        return float(_losses(noise_multiplier, self.sampling).self_compose(rounds).get_epsilon_for_delta(delta))
 
     def noise_multiplier(self, target_epsilon: float, rounds: int, delta: float) -> float:
         """Return the smallest noise multiplier for which a run stays within a target epsilon, to 4 digits.
@@ -415,10 +414,9 @@ class PrivateMean:
         self.denominator = accountant.sampling / accountant.separation * (privacy.clients or len(order))
 
     def _multiplier_for(self, rounds: int) -> float:
-        privacy = self.privacy
-        if privacy.noise_multiplier is not None:
-            return privacy.noise_multiplier
-        return self.accountant.noise_multiplier(float(privacy.target_epsilon or 0.0), rounds, privacy.delta)
+        if (given := self.privacy.noise_multiplier) is not None:
+            return given
+        return self.accountant.noise_multiplier(float(self.privacy.target_epsilon or 0.0), rounds, self.privacy.delta)
 
     def _draw(self, size: int) -> Vector:
         seed: Any = self.privacy.noise_seed

@@ -78,8 +78,7 @@ def undated(given: Any) -> Any:
 
 def real(given: Any) -> Vector:
     """Return entries as numbers; complex ones, whose imaginary part NumPy leaves out, are an error of these words."""
-    own = np.asarray(given)
-    if own.dtype.kind == "c":
+    if (own := np.asarray(given)).dtype.kind == "c":
         raise PublicError("Complex data not supported; expected numbers without an imaginary part")
     return np.asarray(own, dtype=np.float64)
 

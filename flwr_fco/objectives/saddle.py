@@ -165,9 +165,7 @@ class FunctionSaddle(SaddleObjective):
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the given Lipschitz constant, which is for the l2 norm."""
-        if norm != "l2" or self._lipschitz is None:
-            return super().lipschitz(norm)
-        return self._lipschitz
+        return super().lipschitz(norm) if norm != "l2" or self._lipschitz is None else self._lipschitz
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return f as ``loss`` if it is known, and the Euclidean norm of the operator."""

@@ -153,10 +153,8 @@ def geometric_median(rows: Matrix, weights: Vector) -> Vector:
         # Less of it from step to step: from a point that is a client's own, no step would lead away without it.
         smoothing = max(0.5 * smoothing, _TOLERANCE * scale)
         shares = weights / np.maximum(np.linalg.norm(rows - point, axis=1), smoothing)
-        following = (shares / shares.sum()) @ rows
-        moved = float(np.linalg.norm(following - point))
-        point = following
-        if max(moved, smoothing) <= _TOLERANCE * scale:
+        before, point = point, (shares / shares.sum()) @ rows
+        if max(float(np.linalg.norm(point - before)), smoothing) <= _TOLERANCE * scale:
             break
     return np.asarray(point)
 
