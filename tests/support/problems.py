@@ -422,6 +422,19 @@ def crossed(*axes):
     return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in itertools.product(*values)]
 
 
+def paired(*axes):
+    """Return all combinations, of which only the nightly tests run those that show no two values together first."""
+    rows, day, shown = [*itertools.product(*map(tuple, axes))], [], set()
+
+    def new(row):
+        return set(itertools.combinations(enumerate(row), 2)) - shown
+
+    while new(best := max(rows, key=lambda row: len(new(row)))):
+        day.append(best)
+        shown |= new(best)
+    return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in rows]
+
+
 def by_class(names=STRATEGIES):
     """Mark the names of strategies, for `pytest.mark.parametrize`, that only the nightly tests run."""
     return [name if name in REPRESENTATIVES else pytest.param(name, marks=pytest.mark.nightly) for name in names]
