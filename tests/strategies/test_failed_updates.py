@@ -319,4 +319,4 @@ def test_six_clients_hold_it_in_short(name, kind):
 
 @pytest.mark.parametrize("name", by_class(["FedDAGT", "DualFL"]))
 def test_a_memory_forgets_one_altered_reply(name):
-    hold_the_bar(name, "one altered reply", ROUNDS // 2)
+    hold_the_bar(name, "one altered reply", 70)

@@ -274,7 +274,7 @@ def with_two_of_nine(cls, rule, factor):
     chosen = cls(client_lr=0.02, work=Steps(3, batch_size=None), fraction_evaluate=0.0, **robust)
     grid = Faulty(app_of([clients((20,))[0]] * 9), 9, scaled(factor), rounds=range(1, 99), nodes=(2, 3))
     with np.errstate(all="ignore"):
-        return flat(start_on(grid, chosen, rounds=30).arrays)
+        return flat(start_on(grid, chosen, rounds=12).arrays)
 
 
 @pytest.mark.parametrize("rule", [Trimmed(0.25), "median", "geometric-median"], ids=str)

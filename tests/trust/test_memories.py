@@ -44,7 +44,7 @@ def reaches_the_optimum(strategy, fault, faults=1, rest=None, **options):
 
 @pytest.mark.parametrize(("fault", "cls"), crossed(FAULTS, CENTRAL))
 def test_a_run_with_a_fault_still_reaches_the_optimum(fault, cls):
-    reaches_the_optimum(CENTRAL[cls](**FAST), FAULTS[fault], 3, num_rounds=50)
+    reaches_the_optimum(CENTRAL[cls](**FAST), FAULTS[fault], 3, num_rounds=35)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
