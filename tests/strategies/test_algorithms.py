@@ -143,8 +143,8 @@ def test_the_shadow_takes_the_mean_of_the_gradients_as_in_equation_45(monkeypatc
 @pytest.mark.parametrize("mirror_map", [PNorm.for_dimension(D), DiagonalMetric(WEIGHTS), *nightly(PNorm(3))])
 def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
     losses = [fco.LeastSquares(own.features, own.targets, scale=0.5) for own in clients()]
-    options = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "min_train_nodes": 4}
-    result = run(FedDualAvg(regularizer=L1(0.2), mirror_map=mirror_map, **options), losses, 700, start=np.full(D, 0.1))
+    options = {"client_lr": 0.4, "work": Steps(1, batch_size=None), "min_train_nodes": 4}
+    result = run(FedDualAvg(regularizer=L1(0.2), mirror_map=mirror_map, **options), losses, 350, start=np.full(D, 0.1))
     optimal = centralized_solution(losses, L1(0.2), tol=1e-12)
     assert (optimal == 0.0).any()
     np.testing.assert_allclose(flat(result.arrays), optimal, rtol=0, atol=1e-6)

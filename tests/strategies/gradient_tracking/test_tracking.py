@@ -133,13 +133,13 @@ def check_sums(strategy, grid, number, metrics):
 
 #: A strategy, a fault or who leaves for good, and after how many rounds it is at the optimum.
 TROUBLE = [
-    *((DFedDAGT, {"client_lr": 0.1, "mixing": "ring"}, fault, 100) for fault in FAULTS),
-    *((DReFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, fault, 50) for fault in FAULTS),
-    (DFedDAGT, {"client_lr": 0.05, "mixing": "ring", "fraction_train": 0.6}, "a sample", 360),
-    (DFedDAGT, {"client_lr": 0.03, "mixing": "chain"}, 4, 250),
-    (DFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, 0, 60),
+    *((DFedDAGT, {"client_lr": 0.1, "mixing": "ring"}, fault, 85) for fault in FAULTS),
+    *((DReFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, fault, 38) for fault in FAULTS),
+    (DFedDAGT, {"client_lr": 0.05, "mixing": "ring", "fraction_train": 0.6}, "a sample", 330),
+    (DFedDAGT, {"client_lr": 0.03, "mixing": "chain"}, 4, 205),
+    (DFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, 0, 40),
     # One that fails in all rounds has left, but in its state.
-    (DFedDAGT, {"client_lr": 0.05, "mixing": "ring"}, range(3, 999), 250),
+    (DFedDAGT, {"client_lr": 0.05, "mixing": "ring"}, range(3, 999), 230),
 ]
 
 
