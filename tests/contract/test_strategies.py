@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from converging import LIMITS, converges
+from problems import nightly
 
 from flwr_fco.algorithms import DualAveraging, SubgradientSteps
 from flwr_fco.algorithms.dual_averaging import DualState
@@ -15,9 +16,7 @@ from flwr_fco.testing import check_strategy
 SETTINGS = ("FedDA", "FedDualAvgOSP", "FedMidOSP")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SETTINGS else name for name in STRATEGIES]
-)
+@pytest.mark.parametrize("name", [*(name for name in STRATEGIES if name not in SETTINGS), *nightly(*SETTINGS)])
 def test_contract(name):
     check_strategy(STRATEGIES[name], tolerance=None)
     converges(STRATEGIES[name], LIMITS[name])

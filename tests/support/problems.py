@@ -424,14 +424,11 @@ def crossed(*axes):
 
 def paired(*axes):
     """Return all combinations, of which only the nightly tests run those that show no two values together first."""
-    rows, day, shown = [*itertools.product(*map(tuple, axes))], [], set()
-
-    def new(row):
-        return set(itertools.combinations(enumerate(row), 2)) - shown
-
-    while new(best := max(rows, key=lambda row: len(new(row)))):
-        day.append(best)
-        shown |= new(best)
+    rows, day = [*itertools.product(*map(tuple, axes))], []
+    new = {row: set(itertools.combinations(enumerate(row), 2)) for row in rows}
+    while any(new.values()):
+        day.append(max(rows, key=lambda row: len(new[row])))
+        new = {row: new[row] - new[day[-1]] for row in rows}
     return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in rows]
 
 

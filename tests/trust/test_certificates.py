@@ -284,10 +284,9 @@ def path(lie=None, aggregation="mean", kind=FedDualAvg, number=CLIENTS, liars=(L
     mods = [in_messages(lambda number, vectors, claims: lie and lie(claims, vectors), liar, of) for liar in liars]
     held = {"load_evaluation_objective": lambda context: held_out[context.node_config["partition-id"]]}
     given = {"num_nodes": number, "num_rounds": 8, "initial_arrays": start_arrays(), "progress": False, "ratio": 0.05}
+    given |= {"num_strengths": 5, **more}
     with quiet(50):
-        return fit_path(
-            kind(**options), app_of(regressions(number), mods, **held), **given, **{"num_strengths": 5, **more}
-        )
+        return fit_path(kind(**options), app_of(regressions(number), mods, **held), **given)
 
 
 honest_path = cache(path)

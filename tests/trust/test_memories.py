@@ -258,8 +258,7 @@ def test_a_client_that_disconnects_is_waited_for_where_everyone_is_needed():
 
 # --- what clients remember is what the server's ledger says, to the bit, after every round ----------------------------
 
-FAULTY_ROUNDS = range(18)
-ROUNDS = 22
+FAULTY_ROUNDS, ROUNDS = range(18), 22
 
 
 def repeat(delivery):
