@@ -87,7 +87,7 @@ def exact(run, problem):
 def biased(run, problem):
     """The solution for one local step; for more, an error that shrinks with the rate."""
     assert any(problem.gap(run(rounds, client_lr=0.3, work=Steps(1, batch_size=None))) <= 1e-8 for rounds in (75, 200))
-    shrinks(run, problem.error, ((25, 0.1), (250, 0.01)), 5, steps=5)
+    shrinks(run, problem.error, ((100, 0.05), (200, 0.01)), 3, steps=5)
 
 
 def biased_half_steps(run, problem):
@@ -96,10 +96,10 @@ def biased_half_steps(run, problem):
     The clients' extra steps differ even with one local step: the gradients in the mean are not taken at one point.
     """
     for steps in (1, 3):
-        work = Steps(steps, batch_size=None)
-        assert problem.gap(run(75, equal=True, client_lr=0.3 / steps, work=work), equal=True) <= 1e-8
+        w = run(75, equal=True, client_lr=0.3 / steps, work=Steps(steps, batch_size=None))
+        assert problem.gap(w, equal=True) <= 1e-8
     for steps in (1, 5):
-        shrinks(run, problem.error, ((50, 0.25 / steps), (500, 0.025 / steps)), 5, steps)
+        shrinks(run, problem.error, ((100, 0.25 / steps), (200, 0.05 / steps)), 3, steps)
 
 
 def doubled_strength(run, problem):
@@ -110,7 +110,7 @@ def doubled_strength(run, problem):
 
 def near_doubled_strength(run, problem):
     """Near the solution for twice the strength: psi acts on clients and server, but once in the extra step."""
-    shrinks(run, partial(problem.gap, equal=True, factor=2.0), ((50, 0.3), (300, 0.03)), 5, equal=True)
+    shrinks(run, partial(problem.gap, equal=True, factor=2.0), ((60, 0.3), (200, 0.06)), 5, equal=True)
 
 
 def subgradient(run, problem):

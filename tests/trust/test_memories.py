@@ -258,8 +258,6 @@ def test_a_client_that_disconnects_is_waited_for_where_everyone_is_needed():
 
 # --- what clients remember is what the server's ledger says, to the bit, after every round ----------------------------
 
-FAULTY_ROUNDS, ROUNDS = range(18), 22
-
 
 def repeat(delivery):
     """The message comes twice, and so does the reply."""
@@ -312,13 +310,13 @@ def play(name, data, seed, *, faults, missing=False, **options):
     objectives = DATA[data]
     compared = []
     strategy = make(name, seed=seed, **options)
-    grid = FaultyGrid(app_of(objectives), len(objectives), faults, seed=seed, rounds=FAULTY_ROUNDS, missing=missing)
+    grid = FaultyGrid(app_of(objectives), len(objectives), faults, seed=seed, rounds=range(18), missing=missing)
 
     def check(number, arrays, metrics):
         compared.append(held_alike(strategy, grid))
         assert imbalance(strategy) <= 1e-10, f"round {number}"
 
-    result = started(strategy, grid, ROUNDS, zeros(objectives[0].layout), callbacks=[check])
+    result = started(strategy, grid, 22, zeros(objectives[0].layout), callbacks=[check])
     return result.arrays, strategy, compared, grid
 
 
