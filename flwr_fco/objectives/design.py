@@ -214,8 +214,6 @@ def _read(values: Any, name: str) -> NDArray[Any]:
     # Of a frame it would be a column.
     if missing or (not hasattr(values, "columns") and np.ma.is_masked(values)):
         raise ConfigurationError(f"{name} have missing entries; expected none. Impute or drop such examples first")
-    if array.dtype.names:
-        raise ConfigurationError(f"{name} have the fields {listed(array.dtype.names)}; expected an array of numbers")
     return array
 
 

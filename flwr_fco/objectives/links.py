@@ -237,7 +237,8 @@ class _Signs(_Coded):
     targets = "labels"
 
     def encoded(self, targets: Targets) -> Targets:
-        if not any(((targets == low) | (targets == 1)).all() for low in (0, -1)):
+        # NumPy compares no fields.
+        if targets.dtype.names or not any(((targets == low) | (targets == 1)).all() for low in (0, -1)):
             advice = f"For more classes use MultinomialLogistic; {_NAMES}"
             raise ConfigurationError(f"labels hold {examples_of(targets)}; expected 0 and 1, or -1 and +1. {advice}")
         return np.where(targets == 1, 1.0, -1.0)

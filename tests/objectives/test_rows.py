@@ -114,7 +114,7 @@ WRONG = [
     (r"expected \(3,\)", lambda: LeastSquares(np.ones((3, 2)), np.ones((3, 1)))),
     (r"targets\[1\] is inf", lambda: LeastSquares(TWO, [1.0, np.inf])),
     ("dtype", lambda: LeastSquares(TWO, ["a", "b"])),
-    ("labels have the fields 'f0', 'f1'; expected", lambda: Logistic(TWO, np.zeros(2, dtype="f8,f8"))),
+    (r"labels hold \(0.0, 0.0\); expected 0 and 1", lambda: Logistic(TWO, np.zeros(2, dtype="f8,f8"))),
     ("scale", lambda: LeastSquares(TWO, np.ones(2), scale=NAN)),
     ("l2", lambda: LeastSquares(TWO, np.ones(2), l2=-1.0)),
     ("intercept='no' is a str; expected True or False", lambda: Logistic(TWO, [0, 1], intercept="no")),
