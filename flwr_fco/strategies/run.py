@@ -29,7 +29,7 @@ from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result
 from flwr_fco.strategies import replies
-from flwr_fco.strategies.nodes import Ledger, Nodes, Tables
+from flwr_fco.strategies.nodes import Key, Ledger, Nodes, Tables
 from flwr_fco.strategies.options import AUTO, AUTOMATIC, Options, Rate
 from flwr_fco.work import Work
 
@@ -149,6 +149,8 @@ class Run:
         #: Whether the method needs every client in every round.
         self.everyone = self.method.reads == "everyone"
         self.roll = kept if self.ledger or self.graph or self.everyone else None
+        #: Who has connected after the first round of such a method.
+        self.late = set[Key]()
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.setting_of(self.given, None)

@@ -64,6 +64,11 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
     if run.graph is not None:
         nodes = run.graph.members(nodes)
     if run.roll is not None and run.everyone:
+        late = {node.key for node in run.nodes.ordered} - run.roll.present
+        if late - run.late:
+            text = "%s connected after the first round and takes no part: %s needs the same clients in every round"
+            logger.warning(f"{text}. To train on its data too, start again", named(late), type(options).__name__)
+        run.late = late
         nodes = [node for node in run.nodes.ordered if node.key in run.roll.present]
     logger.info("configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
     return nodes

@@ -226,11 +226,12 @@ def test_only_a_method_that_needs_everyone_ends_without_one(name):
 
 
 @pytest.mark.parametrize("name", ["DualFL", "FedNewton"])
-def test_a_method_that_needs_everyone_ends_where_all_have_gone(name, monkeypatch):
+def test_where_all_are_needed_the_late_are_named_and_nobody_left_is_said(name, monkeypatch, caplog):
     own = make(name)
     monkeypatch.setattr(InProcessGrid, "get_node_ids", lambda grid: [2, 3] if own.state.round < 1 else [4, 5])
     with pytest.raises(ConfigurationError, match="the last one: it is not connected any more"):
-        run(own, OBJECTIVES, 9)
+        own.start(InProcessGrid(app_of(OBJECTIVES), len(OBJECTIVES)), zeros(OBJECTIVES[0].layout), 9)
+    assert caplog.text.count("partition 2, partition 3 connected after the first round and takes no part") == 1
 
 
 def test_rounds_in_which_others_are_missing_end_a_row():
