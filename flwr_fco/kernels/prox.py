@@ -157,7 +157,7 @@ def on_simplex(v, weights, ends, radius, absolute, out):  # type: ignore[no-unty
     The weights are 1.0 or a float64 array of v's size, with the smallest above 0 and the largest one as `ends`;
     coordinates of weight 0 are free.
     """
-    if absolute and _excess(v, weights, 0.0, 0.0, True)[0] <= radius:
+    if absolute and _excess(v, weights, 0.0, 0.0, absolute)[0] <= radius:
         scale(v, 1.0, out)
         return
     top = _top(v, weights, 0.0, absolute)
