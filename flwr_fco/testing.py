@@ -461,7 +461,7 @@ class _Checks:
                 prefix = f"value {there:.8g} < line {line:.8g}: no subgradient, or the strong convexity is less"
                 require(there >= line - noise, f"{prefix}; gaps would be wrong: not convex, or has another l2 term")
                 loss = there - 0.5 * f.l2 * float(v @ f.ridged(v))
-                good = f.least is None or loss >= f.least - noise
+                good = f.least is None or -np.inf < f.least <= loss + noise
                 require(good, f"gaps would be wrong: the loss is {loss:.8g} where it says least={f.least}")
         good = "loss" in (metrics := f.metrics(w)) and all(type(each) in (float, int) for each in metrics.values())
         require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")

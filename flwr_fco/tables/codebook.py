@@ -409,7 +409,7 @@ class Codebook(Choice):
             where = ""
             return cls(**{"columns": {}, **tables})
         except (OSError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{path}{where} is no codebook: {error}") from error
+            raise ConfigurationError(f"{path}{where} is no codebook as to_toml() writes one: {error}") from error
 
     def to_toml(self) -> str:
         """Return the codebook as the text of a TOML file.

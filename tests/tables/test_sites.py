@@ -648,8 +648,8 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         ("[columns.age]\nlevels = [1979-05-27, 1]", "expected texts and numbers"),
         ("x = " + "[" * 5000, "no codebook"),
         ("[column.age]\n", "column"),
-        ("columns = 3", "no codebook"),
-        ("sites = ['Oslo']", r"toml is no codebook: columns=\[\], .*expected a column or more"),
+        ("columns = 3", r"no codebook as to_toml\(\) writes one: "),
+        ("sites = ['Oslo']", r"toml is no codebook as .*: columns=\[\], .*expected a column or more"),
         ("[columns.a]\n[outcome.a]", "each name once"),
         ("[columns.a]\n[outcome.b]\nspread = 2", "'b' has a transform, center, spread or knots; expected none"),
         ("sites = ['Oslo', 'Oslo']\n[columns.a]", r"sites=\['Oslo', 'Oslo'\]; .*each name once"),
@@ -659,7 +659,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         said = refused(message, Codebook.from_toml, path)
         assert "codebook.toml" in said
         assert "__init__" not in said
-    refused("no codebook: .*it is a folder, a device or a pipe", Codebook.from_toml, tmp_path)
+    refused("no codebook as .*it is a folder, a device or a pipe", Codebook.from_toml, tmp_path)
     refused("'age' is {}; expected a text, and a Column", Codebook, {"age": {}})
 
 
