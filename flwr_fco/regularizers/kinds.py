@@ -17,10 +17,6 @@ from flwr_fco.kernels.prox import grouped, keep_largest, magnitudes_between, on_
 from flwr_fco.regularizers import base
 from flwr_fco.regularizers.base import WEIGHTS, Array, Ball, Penalty, Regularizer, Separable, Solver, Terms, norm_of
 
-__all__ = ["L1", "L2", "Adapter", "Box", "ElasticNet", "GroupLasso", "HardSparsity", "L1Ball", "L2Ball", "L2Squared"]
-__all__ += ["LInfinityBall", "NofM", "NonNegative", "Nuclear", "NuclearBall", "Simplex", "SparseGroupLasso"]
-__all__ += ["SpectralBall"]
-
 
 @dataclass(frozen=True)
 class L1(Penalty, Separable):
