@@ -152,9 +152,10 @@ def geometric_median(rows: Matrix, weights: Vector) -> Vector:
     for _ in range(_STEPS):
         # Less of it from step to step: from a point that is a client's own, no step would lead away without it.
         smoothing = max(0.5 * smoothing, _TOLERANCE * scale)
-        shares = weights / np.maximum(np.linalg.norm(rows - point, axis=1), smoothing)
+        shares = weights / (lengths := np.maximum(np.linalg.norm(rows - point, axis=1), smoothing))
         before, point = point, (shares / shares.sum()) @ rows
-        if max(float(np.linalg.norm(point - before)), smoothing) <= _TOLERANCE * scale:
+        # Nothing is smoothed where every row is further away.
+        if max(float(np.linalg.norm(point - before)), smoothing * (lengths.min() <= smoothing)) <= _TOLERANCE * scale:
             break
     return np.asarray(point)
 
