@@ -202,9 +202,8 @@ REPLAYS = [(1, 2, 1), (3, 4, 1), (2, 5, 2), (1, 8, 3)]
 def test_an_answer_of_an_earlier_round_counts_once(name, number, replay):
     result = run_with("messages", make(name), regressions(number), 14, replayed(*replay), liar=2)
     rows = [row for row in result.left_out if row.round <= 12]
-    assert {(row.partition_id, row.round) for row in rows} == {
-        (2, n) for n in range(replay[1], 13) if n % replay[2] == 0
-    }
+    _, since, every = replay
+    assert {(row.partition_id, row.round) for row in rows} == {(2, n) for n in range(since, 13) if n % every == 0}
     assert all("has sent in an earlier round, to the bit" in row.reason for row in rows)
     assert np.abs(flat(result.arrays) - honest(name, number)).max() < 0.8
 
