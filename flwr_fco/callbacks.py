@@ -337,9 +337,10 @@ class Checkpoint(Callback):
     def _take(self) -> None:
         """Hold the lock file; the system lets go of it when this process ends, however it does."""
         with in_words(f"path={str(self.path)!r}", ConfigurationError, "; give a folder that can be written"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # One file has one lock, by whichever path.
-            self._lock = open(f"{os.path.realpath(self.path)}.lock", "a")  # noqa: SIM115 (held as long as the run)
+            # One file has one lock, by whichever path, and a link to it stays one.
+            self._file = file = Path(os.path.realpath(self.path))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = open(f"{file}.lock", "a")  # noqa: SIM115 (held as long as the run)
         if sys.platform == "win32":
             return
         try:
@@ -352,8 +353,7 @@ class Checkpoint(Callback):
             self._lock = None
         else:
             # A process that was killed while it saved has left half a file, as large as this one.
-            halves = f".{escape(self.path.name[-50:])}.{'[0-9a-f]' * 16}.partial"
-            for partial in self.path.parent.glob(halves):
+            for partial in file.parent.glob(f".{escape(file.name[-50:])}.{'[0-9a-f]' * 16}.partial"):
                 with suppress(OSError):
                     partial.unlink()
 
@@ -365,7 +365,7 @@ class Checkpoint(Callback):
         if not due or (server_round == 0 and self._others):
             return
         try:
-            saved.save(self.path)
+            saved.save(self._file)
             self.saved_round = server_round
         except OSError as error:
             if saved.private:

@@ -570,7 +570,7 @@ class Saved:
     def _restore(self, tree: Mapping[str, Any]) -> None:
         run = self._run
         parts = tree["parts"]
-        state = type(run.state)(*parts["run"]["state"])
+        state = type(run.state)._make(parts["run"]["state"])
         good = parts["watch"]["good"][0]
         rows = None if run.graph is None else sorted(parts["graph"]["rows"].values())
         check_forms(run.state, state, None if rows is None else len(rows) or 1)

@@ -259,8 +259,8 @@ def test_a_full_disk_does_not_end_the_run(path, monkeypatch, caplog):
 # --- two servers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["run.npz", "link.npz"])
-def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
+@pytest.mark.parametrize(("first", "name"), [("run.npz", "run.npz"), ("run.npz", "link.npz"), ("link.npz", "link.npz")])
+def test_of_two_servers_one_saves_itself_to_a_file(first, name, path, tmp_path):
     """A private round is released by one of them, with one noise."""
     pytest.importorskip("dp_accounting")
     exact = {"weighting": "uniform", "normalize_local_work": False, "fraction_evaluate": 0.0}
@@ -275,7 +275,7 @@ def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
         workers.append(os.fork() or signal.alarm(60) or signal.pause())
 
     strategy, again = (make(FedDualAvg, privacy=noise, **exact) for _ in range(2))
-    play(strategy, path, every=1, callbacks=[lambda number, *_: number == 3 and second()])
+    play(strategy, tmp_path / first, every=1, callbacks=[lambda number, *_: number == 3 and second()])
     # When the first has ended, the file is free, whatever process it has left behind.
     play(again, path, resume=path)
     os.kill(workers.pop(), signal.SIGKILL)
@@ -309,13 +309,13 @@ START = {"coefficients": np.ones(FEATURES), "intercept": np.zeros(1)}
 DUAL = ("parts", "run", "state", 0)
 WEIGHT = ("parts", "ledger", "members", None, 0)
 MEMORY = ("parts", "ledger", "members", None, 2)
-CALLBACK = ("callbacks", None)
 #: A run, what is changed in its file, the run that is to go on with it, and why it cannot.
 REFUSED = {
     "NaN in the state": ({}, (DUAL, lambda a: a * np.nan), {}, DAMAGED),
     "complex numbers": ({}, (DUAL, lambda a: a.astype(complex)), {}, DAMAGED),
     "a short array": ({}, (DUAL, lambda a: a[:-1]), {}, DAMAGED),
     "no state": ({}, (DUAL[:-1], lambda state: ...), {}, DAMAGED),
+    "no number of rounds": ({}, (DUAL[:-1], lambda state: state[:-1]), {}, DAMAGED),
     "half a round": ({}, (("parts", "run", "number"), lambda number: 0.5), {}, DAMAGED),
     "a text for a length": ({}, (("parts", "cap", "usual", None), lambda usual: "far"), {}, DAMAGED),
     "no lengths": ({}, (("parts", "cap"), lambda cap: ...), {}, DAMAGED),
@@ -325,7 +325,7 @@ REFUSED = {
     "NaN in a memory": ({}, (MEMORY, lambda held: {"own": held["own"] * np.nan}), {}, DAMAGED),
     "a negative weight": ({}, (WEIGHT, lambda weight: -1.0), {}, DAMAGED),
     "text for a weight": ({}, (WEIGHT, lambda weight: "w"), {}, DAMAGED),
-    "no numbers of a callback": (PLATEAU, (CALLBACK, lambda own: {}), PLATEAU, "callbacks"),
+    "no numbers of a callback": (PLATEAU, (("callbacks", None), lambda own: {}), PLATEAU, "callbacks"),
     "another strategy": ({}, None, {"cls": fco.Scaffold}, "other settings: .*Scaffold"),
     "another rate": ({}, None, {"client_lr": 0.03}, r"other settings: .*client_lr=0\.05, here client_lr=0\.03"),
     "another psi": ({}, None, {"regularizer": fco.L1(0.06)}, r"other settings: .*here regularizer=L1\(0\.06"),
