@@ -238,14 +238,15 @@ def test_centres_are_those_of_the_sorted_values():
     np.testing.assert_allclose(median(rows, equal), np.median(rows, axis=0), atol=1e-15)
     # A weight of two elevenths is two rows.
     twice = np.concatenate([rows, rows[:1]])
-    weights = np.full(10, 1 / 11)
-    weights[0] = 2 / 11
+    weights = np.r_[2, np.ones(9)] / 11
     np.testing.assert_allclose(median(rows, weights), np.median(twice, axis=0), atol=1e-15)
     expected = trimmed_mean(twice, np.full(11, 1 / 11), 0.2)
     np.testing.assert_allclose(trimmed_mean(rows, weights, 0.2), expected, atol=1e-14)
     # The first of three is their median by coordinate, from which no step of Weiszfeld's leads away.
     three = np.array([[0.0, 0.0], [1.0, 0.1], [-0.1, -1.0]])
-    for own, shares in ((rows[:, :3], weights), (three, np.full(3, 1 / 3))):
+    # At 0 the sum that the first step smooths is least, but not the sum itself.
+    six = np.array([[0.1, 0.0], [-0.2, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    for own, shares in ((rows[:, :3], weights), (three, np.full(3, 1 / 3)), (six, np.r_[2, 1, [10] * 4] / 43)):
         away = own - geometric_median(own, shares)
         assert np.linalg.norm(shares @ (away / np.linalg.norm(away, axis=1)[:, None])) < 1e-8  # of the sum's gradient
 
