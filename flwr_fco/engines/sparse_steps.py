@@ -31,7 +31,7 @@ from flwr_fco.regularizers import Terms
 
 Indices = NDArray[np.integer[Any]]
 Move = Callable[[Vector, Any, Any], Vector]
-Step = Callable[[Batch, Indices, int], None]
+Step = Callable[[Batch, Any, int], None]
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Shard:
             grouped(point, 0.0, numbers, np.where(present < 0, 0.0, t * self.strengths[present]), point)
         return point
 
-    def touched(self, batch: Batch) -> Indices:
-        """Return the positions of the coordinates that a step on some rows reads and writes.
+    def touched(self, batch: Batch) -> Indices | slice:
+        """Return the positions of the coordinates that a step on some rows reads and writes; a slice if it is all.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class Shard:
             Row numbers; None for all.
         """
         if batch is None:
-            return np.arange(self.indices.size)
+            return slice(None)
         touched = np.unique(self.objective.features[batch].indices).astype(np.int64)
         positions = flat_indices(touched, self.objective.num_outputs)
         return positions if self.groups is None else closure(positions, self.groups)
@@ -169,7 +169,7 @@ class Shard:
             return steps
         primal = np.zeros(dual.size)
 
-        def step(batch: Batch, on: Indices, number: int) -> None:
+        def step(batch: Batch, on: Any, number: int) -> None:
             primal[on] = self.retrieve(dual[on], downlink.elapsed + client_lr * number, on=on)
             self.objective.add_gradient(primal, batch, -client_lr, dual)
 
