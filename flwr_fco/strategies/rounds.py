@@ -322,7 +322,7 @@ def _why_nothing(run: Run, result: Result) -> str:
 
 # --- values as a file -------------------------------------------------------------------------------------------------
 
-_VERSION = 7
+_VERSION = 8
 #: Entries of arrays that one array of the file holds as rows, with others like them: each costs time.
 _SHORT = 2**14
 _damaged = partial(in_words, kind=ConfigurationError, passing=ConfigurationError)
@@ -386,15 +386,15 @@ def load(path: FilePath, about: str) -> Any:
     with _damaged(f"{shown(path)} is damaged", advice="; take an earlier copy"):
         saved = json_object(arrays["tree"].tobytes())
         version, whose = saved["version"], saved["about"]
+        if version != _VERSION or whose != about:
+            pairs = zip(str(whose).splitlines(), about.splitlines(), strict=False)
+            apart = [f"{there[:150]}, here {here[:150]}" for there, here in pairs if there != here]
+            why = f": {'; '.join(apart[:3])}" if apart else " by another version of flwr-fco"
+            raise ConfigurationError(f"{shown(path)} was saved with other settings{why}")
+        # Of another version they may be no values of this one.
         for i, names in enumerate(saved.get("rows", ())):
             arrays |= zip(names, arrays.pop(f"{i}"), strict=True)
-        tree = decode(saved["tree"], _TREE, arrays, math.inf)
-    if version != _VERSION or whose != about:
-        pairs = zip(str(whose).splitlines(), about.splitlines(), strict=False)
-        apart = [f"{there[:150]}, here {here[:150]}" for there, here in pairs if there != here]
-        why = f": {'; '.join(apart[:3])}" if apart else " by another version of flwr-fco"
-        raise ConfigurationError(f"{shown(path)} was saved with other settings{why}")
-    return tree
+        return decode(saved["tree"], _TREE, arrays, math.inf)
 
 
 def _text(value: Any) -> str:

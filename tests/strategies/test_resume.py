@@ -220,27 +220,33 @@ def tampered(path):
     np.savez(path, **{**arrays, name: arrays[name] + 1.0})
 
 
-def of_other_settings(path):
-    path.unlink()
-    play(make(FedDualAvg, seed=4), path)
+def of_an_older_version(path):
+    """Whose states had other fields."""
+    of = {name: array for name, array in read_npz(path).items() if name != "checksum"}
+    saved = json.loads(of["tree"].tobytes()) | {"version": 7, "tree": "none of this version"}
+    of["tree"] = np.frombuffer(json.dumps(saved).encode(), np.uint8)
+    np.savez(path, **of, checksum=fco.strategies.rounds._checksum(of))
 
 
-@pytest.mark.parametrize("damage", [tampered, of_other_settings])
-def test_what_is_no_checkpoint_of_this_run_is_refused_and_left_alone(damage, path, tmp_path):
+#: What is done to a file, whose run goes on with which seed, and what is wrong then.
+DAMAGES = [(tampered, 3, "damaged"), (str, 4, "seed=3, here .*seed=4"), (of_an_older_version, 3, "by another version")]
+
+
+@pytest.mark.parametrize(("damage", "seed", "why"), DAMAGES)
+def test_what_is_no_checkpoint_of_this_run_is_refused_and_left_alone(damage, seed, why, path, tmp_path):
     play(make(FedDualAvg), path, 3)
     damage(path)
     before = path.read_bytes()
     for resume in (path, None):
-        refused(r"run\.npz", play, make(FedDualAvg), path, resume=resume)
+        refused(rf"run\.npz.*{why}", play, make(FedDualAvg, seed=seed), path, resume=resume)
         assert path.read_bytes() == before
     assert {entry.name for entry in tmp_path.iterdir()} == {"run.npz", "run.npz.lock"}
 
 
 def test_a_place_that_cannot_be_written_is_an_error_at_the_start(tmp_path):
-    (tmp_path / "file").write_text("")
-    refused("give a folder that can be written", play, make(FedDualAvg), tmp_path / "file" / "run.npz")
-    play(make(FedDualAvg), tmp_path / "new" / "run.npz", 1)
-    assert (tmp_path / "new" / "run.npz").exists()
+    play(make(FedDualAvg), made := tmp_path / "new" / "run.npz", 1)
+    # As the first is a file.
+    refused("give a folder that can be written", play, make(FedDualAvg), made / "run.npz")
 
 
 def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(path):
@@ -252,8 +258,7 @@ def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(path):
 
 def test_a_full_disk_does_not_end_the_run(path, monkeypatch, caplog):
     monkeypatch.setattr(os, "fsync", lambda file: type(path)("/dev/full").write_text("full"))
-    assert max(play(make(FedDualAvg), path).train_metrics_clientapp) == ROUNDS
-    assert "No space left" in caplog.text
+    assert (max(play(make(FedDualAvg), path).train_metrics_clientapp), "No space" in caplog.text) == (ROUNDS, True)
 
 
 # --- two servers ------------------------------------------------------------------------------------------------------

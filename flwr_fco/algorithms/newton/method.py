@@ -172,8 +172,8 @@ class NewtonState(NamedTuple):
     @property
     def left(self) -> tuple[str, float]:
         """What is left to the optimum, by its name: the duality gap, or else the residual; at first UNKNOWN."""
-        gap = max(0.0, self.objective - self.lower)
-        return ("duality-gap", gap) if self.lower > -UNKNOWN else ("residual", self.residual)
+        gap = max(0.0, float(self.objective - self.lower))
+        return ("duality-gap", gap) if self.lower > -UNKNOWN else ("residual", float(self.residual))
 
 
 @dataclass(frozen=True, kw_only=True)
