@@ -160,7 +160,7 @@ RAISED = [
     (lambda: np.array(["John"]).astype(float), "be loaded (ValueError)"),
     (lambda: {}["John"], "be loaded (KeyError)"),
     (
-        lambda: FederatedPoissonRegression._targets(np.array([[1.0, -4.5]])),
+        lambda: FederatedPoissonRegression()._targets(np.array([[1.0, -4.5]])),
         "be loaded (ConfigurationError)",
     ),
 ]
