@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -194,15 +195,17 @@ class CompositeOptimizer(torch.optim.Optimizer):
         points = [p if p.requires_grad else torch.empty_like(p) for p in group["params"]]
         kept[1].write(vectors, time, points, moved)
 
+    @abstractmethod
     def _begin(self, group: Group, starts: list[Tensor] | None = None) -> None:
         """Keep the start of a group, by default its parameters; else set these to what belongs to the start."""
 
+    @abstractmethod
     def _take(self, group: Group, lr: float) -> None:
         """Take a step for a group."""
 
+    @abstractmethod
     def _moved(self, group: Group) -> list[Tensor]:
         """Return the changes since the start."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
