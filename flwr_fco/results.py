@@ -112,8 +112,7 @@ class Result(FlowerResult):
                 pairs = history[number].items()
                 metrics = ", ".join(f"{k} {own:.6g}" if isinstance(own, float) else f"{k} {own}" for k, own in pairs)
                 lines.append(f"  {title}{when}: {metrics}")
-        if traffic := traffic_of(self):
-            lines.append(f"  messages of training: {traffic}")
+        lines += [f"  messages of training: {text}"] if (text := traffic_of(self)) else []
         return "\n".join([*lines, "All rounds: .table()"])
 
     __str__ = __repr__

@@ -8,6 +8,7 @@ statistics): those pass through.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -189,16 +190,16 @@ class Layout:
         Raises
         ------
         ValueError
-            If there is no array to optimise, a dtype is not numeric, or a pattern of ``apply_to`` matches nothing.
+            If there is no array to optimise, a dtype is not numeric, or a pattern of one's own matches nothing.
         """
-        through = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
-        through = (*through, *PASS_THROUGH) if through else ()
+        through = {pass_through} if isinstance(pass_through, str) else {*pass_through}
+        matching(list(arrays), [*through.difference(PASS_THROUGH)], "pass_through")
         rows = []
         for name, given in arrays.items():
             array = np.asarray(given)
             if array.dtype.kind not in "fiub":
                 raise ValueError(f"array {name!r} has dtype {array.dtype}; expected floating point, integer or boolean")
-            optimized = array.dtype.kind == "f" and first_match(through, name) is None
+            optimized = array.dtype.kind == "f" and first_match(through and through.union(PASS_THROUGH), name) is None
             rows.append((name, array.shape, array.dtype.name, optimized, False))
         layout = cls.from_header(rows)
         if not layout.optimized:
@@ -211,7 +212,8 @@ class Layout:
             return self.regularizing(matching(list(self.shapes), apply_to))
         matrices = {entry.name for entry in self.optimized if len(entry.shape) >= 2}
         longer = {entry.name for entry in self.optimized if entry.size > 1}
-        slopes = {name for name in self.shapes if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
+        # Names in JAX are "dense/bias", or "['dense']['bias']".
+        slopes = {name for name in self.shapes if re.split("[./']", name.rstrip("']"))[-1] not in UNREGULARIZED}
         # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
         unnamed = all(name.isdecimal() for name in self.shapes)
         return self.regularizing(matrices or (unnamed and longer) or slopes)
@@ -387,7 +389,7 @@ def matching(names: Sequence[str], patterns: Patterns, option: str = "apply_to")
     """Return the names that match a pattern; one that matches none is an error, which names the option."""
     matched = set[str]()
     for pattern in (patterns,) if isinstance(patterns, str) else checked(option, patterns, Sequence[str]):
-        found = {name for name in names if fnmatchcase(name, pattern)}
+        found = {name for name in names if first_match([pattern], name)}
         if not found:
             raise ConfigurationError(f"{option}={pattern!r} matches none of the arrays {names}")
         matched |= found
@@ -395,14 +397,15 @@ def matching(names: Sequence[str], patterns: Patterns, option: str = "apply_to")
 
 
 def first_match(patterns: Iterable[str], name: str) -> str | None:
-    """Return the first pattern that matches a name, or None.
+    """Return the first pattern that matches a name, or is the name, or None.
 
     Examples
     --------
     >>> first_match(["b*", "*"], "bias"), first_match(["b*"], "weight")
     ('b*', None)
     """
-    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+    # Brackets are classes of characters in patterns, and parts of names in JAX.
+    return next((pattern for pattern in patterns if pattern == name or fnmatchcase(name, pattern)), None)
 
 
 def require_matches(owner: str, patterns: Iterable[str], names: Iterable[str], besides: str = "") -> None:

@@ -57,6 +57,8 @@ NOT_FINITE = "NaN or infinite values"
 OTHER_NAMES = "the arrays' names are not those of the model that `start` was given"
 #: Floating-point dtypes, in any of which a model's array may return.
 FLOATS = ("float64", "float32", "float16")
+#: What JAX makes of whole numbers.
+_IN_JAX = {"int64": "int32", "uint64": "uint32"}
 _DTYPES = frozenset(np.dtype(code).name for code in "?bhiqBHIQefd")
 #: Bytes that a header may have: what it says takes a hundred, the rest is padding.
 _LONGEST_HEADER = 4096
@@ -112,8 +114,8 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
     data = array.data
     sizes = {*map(type, shape)} <= {int} and min(shape, default=0) >= 0
     if label not in _DTYPES or array.stype != NUMPY or not sizes:
-        prefix = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
-        raise ProtocolError(f"{prefix}, expected numbers in native byte order and sizes >= 0, in {NUMPY!r}")
+        what = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
+        raise ProtocolError(f"{what}, expected numbers (no bfloat16) in native byte order, sizes >= 0, in {NUMPY!r}")
     dtype = np.dtype(label)
     header = _blank(label, shape).data
     begin, columns_first = len(header), False
@@ -127,8 +129,7 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
             raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(said)}, its label says {dtype}{list(shape)}")
     if (size := len(data) - begin) != math.prod(shape) * dtype.itemsize:
         raise ProtocolError(f"array {name!r} cannot be read: {size} bytes are no {label}{list(shape)}")
-    value = np.frombuffer(data, dtype, offset=begin)
-    return value if len(shape) == 1 else value.reshape(shape, order="F" if columns_first else "C")
+    return np.frombuffer(data, dtype, offset=begin).reshape(shape, order="F" if columns_first else "C")
 
 
 def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, ...], *, finite: bool = True) -> None:
@@ -245,7 +246,8 @@ def _parts(vectors: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 def layout_of(arrays: Mapping[str, Array], apply_to: Any, pass_through: Any) -> Layout:
     """Return the layout of a model under the user's names."""
     # Counters of batches pass through, in whatever dtype a framework holds them.
-    model = {n: np.zeros(a.shape, np.int64) if fnmatchcase(n, COUNTERS) else a.numpy() for n, a in arrays.items()}
+    model = {name: from_array(name, array) for name, array in arrays.items()}
+    model |= {name: np.zeros_like(own, np.int64) for name, own in model.items() if fnmatchcase(name, COUNTERS)}
     return Layout.from_arrays(model, apply_to=apply_to, pass_through=pass_through)
 
 
@@ -284,8 +286,8 @@ def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, d
     passed = {}
     for entry in layout.entries:
         value = from_array(entry.name, arrays[entry.name])
-        floating = entry.dtype in FLOATS or fnmatchcase(entry.name, COUNTERS)
-        check_array(entry.name, value, (entry.dtype, *(FLOATS if floating else ())), entry.shape)
+        floats = FLOATS if entry.dtype in FLOATS or fnmatchcase(entry.name, COUNTERS) else ()
+        check_array(entry.name, value, (entry.dtype, _IN_JAX.get(entry.dtype, entry.dtype), *floats), entry.shape)
         if entry.optimized:
             vector[entry.block] = value.reshape(-1)
             continue

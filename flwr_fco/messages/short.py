@@ -285,9 +285,8 @@ def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -
 def _flat(form: Form, arrays: Arrays) -> Values:
     if form.vector:
         return arrays[form.vector]
-    own = [arrays[name] for name in form.layout.names]
-    dtype = np.result_type(np.float32, *(array.dtype for array in own))
-    return np.concatenate([array.reshape(-1).astype(dtype, copy=False) for array in own])
+    own = [arrays[name].reshape(-1) for name in form.layout.names]
+    return np.concatenate(own, dtype=np.result_type(np.float32, *own))
 
 
 def _expected(parts: Arrays, name: str, size: int, dtypes: Sequence[str]) -> Values:
@@ -358,7 +357,7 @@ def _reply(form: Form, record: ArrayRecord, given: Arrays, support: Mask, rng: G
     """Return the short form of a client's arrays."""
     layout = form.layout
     shapes = {"increment": (layout.size,)} if form.vector else layout.shapes
-    found = {name: record[name].numpy() for name in shapes if name in record}
+    found = {name: from_array(name, record[name]) for name in shapes if name in record}
     if {name: array.shape for name, array in found.items()} != shapes:
         raise ProtocolError(f"{records.OTHER_NAMES}, or their shapes are not: the ClientApp returned {sorted(record)}")
     # A client that works in less precision has got a rounded model.

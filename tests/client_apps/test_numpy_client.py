@@ -64,13 +64,13 @@ def test_a_client_of_the_earlier_interface_trains_and_evaluates(made):
     assert np.count_nonzero(short.arrays["a"].numpy()) == 12
 
 
-def test_numbers_of_numpy_are_numbers_and_the_loss_is_the_clients():
+def test_numbers_of_numpy_and_arrays_without_axes_are_numbers_and_the_loss_is_the_clients():
     class Own:
         def fit(self, parameters, config):
             return parameters, np.int64(10), {"f": np.float32(0.5), "i": np.int64(3), "b": True, "num-examples": 0}
 
         def evaluate(self, parameters, config):
-            return np.float32(0.25), 10, {"loss": 7.0, "accuracy": np.float32(0.5)}
+            return np.float32(0.25), 10, {"loss": 7.0, "accuracy": np.array(0.5)}
 
     result = go(Own())
     numbers = {**result.train_metrics_clientapp[8], **result.evaluate_metrics_clientapp[8], "out": len(result.left_out)}

@@ -37,8 +37,9 @@ ACTED_ON = [
     ({"0": (5,), "1": (1,)}, "*", ("0", "1")),
     ({"0": (5,), "1": (4,)}, None, ("0", "1")),
     ({"x": (3,), "y": (1,)}, None, ("x", "y")),
-    ({"layer.bias": (3,), "layer.gain": (3,)}, None, ("layer.gain",)),
+    ({"layer.bias": (3,), "dense/bias": (3,), "['a']['bias']": (1,), "layer.gain": (3,)}, None, ("layer.gain",)),
     ({"a.weight": (2, 2), "b.weight": (2, 2)}, ["b.*"], ("b.weight",)),
+    ({"['a']['w']": (2, 2), "['b']['w']": (2, 2)}, ["['b']['w']"], ("['b']['w']",)),
 ]
 
 
@@ -46,9 +47,8 @@ ACTED_ON = [
 def test_where_psi_acts(shapes, apply_to, expected):
     layout = Layout.from_arrays({n: np.zeros(s) for n, s in shapes.items()}, apply_to=apply_to)
     assert layout.regularized_names == expected
-    mask = layout.regularized_mask()
     for entry in layout.optimized:
-        assert (mask[entry.block] == (entry.name in expected)).all()
+        assert (layout.regularized_mask()[entry.block] == (entry.name in expected)).all()
 
 
 ERRORS = [
@@ -56,6 +56,7 @@ ERRORS = [
     (lambda: Layout.from_arrays({"w": np.array(["a"])}), "dtype <U1"),
     (lambda: Layout.from_arrays({"w": np.zeros(2, complex)}), "dtype complex128"),
     (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to="v*"), "matches none"),
+    (lambda: Layout.from_arrays({"w": np.zeros(2)}, pass_through=["v*"]), "pass_through='v.*' matches none"),
     (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to=5), "apply_to=5 is an int; expected a sequence"),
     (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({}), "'w' is missing"),
     (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({"w": np.zeros(3)}), r"shape \(3,\), expected \(2,\)"),
