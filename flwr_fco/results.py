@@ -135,7 +135,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def part_of(result: Result) -> str:
-    """Return in words whose replies the last step of a run has, if some are missing; else an empty text.
+    """Return in words what the last step of a run lacks, replies or all rounds after it; else an empty text.
 
     Examples
     --------
@@ -143,16 +143,19 @@ def part_of(result: Result) -> str:
     >>> counts = {1: MetricRecord({"num-replies": 3, "num-left-out": 1})}
     >>> part_of(Result(train_metrics_clientapp=counts, left_out=[LeftOut(1, 7, None, "no reply")]))
     'data: of 3 of 4 clients; without node 7: no reply'
+    >>> part_of(Result(train_metrics_clientapp=counts | {2: MetricRecord({"skipped": 1})}))
+    'data: of 3 of 4 clients, up to round 1, as all later ones are skipped'
     """
-    steps: dict[int, Any] = {n: own for n, own in result.train_metrics_clientapp.items() if not own.get("skipped")}
-    last = max(steps, default=0)
-    if not steps or not steps[last].get("num-left-out"):
-        return ""
-    count, lost = int(steps[last]["num-replies"]), int(steps[last]["num-left-out"])
-    rows = [row for row in result.left_out if row.kind == "train" and row.round == last][:5]
+    rounds: Mapping[int, Any] = result.train_metrics_clientapp
+    last, end = max((n for n, own in rounds.items() if not own.get("skipped")), default=0), max(rounds, default=0)
+    count, lost = (rounds[last].get(name, 0) if last else 0 for name in ("num-replies", "num-left-out"))
+    parts = [f"of {count} of {count + lost} clients"] if lost else []
+    parts += [f"up to round {last}, as all later ones are skipped"] if 0 < last < end else []
+    # Of rounds that are skipped, why the last one is.
+    rows = [row for row in result.left_out if row.kind == "train" and row.round == end][:5]
     names = [f"node {row.node_id}" if row.partition_id is None else f"partition {row.partition_id}" for row in rows]
     who = "; ".join(f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True))
-    return f"data: of {count} of {count + lost} clients" + (f"; without {who}" if who else "")
+    return f"data: {', '.join(parts)}" + (f"; without {who}" if who else "") if parts else ""
 
 
 def traffic_of(result: Result) -> str:
@@ -165,8 +168,7 @@ def traffic_of(result: Result) -> str:
     '0.001 MB down, 0.001 MB up; of FedAvg 0.018 MB, 9.0 times as many'
     """
     rounds: Any = result.train_metrics_clientapp.values()
-    down, up, theirs = (sum(own.get(f"bytes-{name}", 0) for own in rounds) for name in ("down", "up", "fedavg"))
+    down, up, theirs = (sum(own.get(f"bytes-{name}", 0) for own in rounds) / 1e6 for name in ("down", "up", "fedavg"))
     if not theirs or not down + up:
         return ""
-    ratio = theirs / (down + up)
-    return f"{down / 1e6:.4g} MB down, {up / 1e6:.4g} MB up; of FedAvg {theirs / 1e6:.4g} MB, {ratio:.1f} times as many"
+    return f"{down:.4g} MB down, {up:.4g} MB up; of FedAvg {theirs:.4g} MB, {theirs / (down + up):.1f} times as many"

@@ -230,7 +230,7 @@ def run_rounds(run: Run, callbacks: Callbacks, num_rounds: int, configs: Any, ev
     if result.train_metrics_clientapp and run.state.round == 0 and not (run.watch.over or run.earlier):
         raise NothingTrainedError(_why_nothing(run, result), result=result)
     if part := part_of(result):
-        warnings.warn(f"{name}: the model is not of all clients. {part}", UserWarning, stacklevel=3)
+        warnings.warn(f"{name}: the model is not of all {part}", UserWarning, stacklevel=3)
     for line in str(result).splitlines():
         logger.info("\t%s", line)
     return result
