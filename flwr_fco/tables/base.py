@@ -472,7 +472,8 @@ class Federated(Reports, BaseEstimator):  # type: ignore[misc]
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
         own, names = reading.read_site(data, order, self.codebook, self.cluster, whose)
         try:
-            objective = self._loss_of(own._replace(y=np.asarray(self._targets(own.y))))
+            y = np.asarray(self._targets(own.y))
+            objective = self._loss_of(own._replace(y=y[:, 0] if y.shape[1:] == (1,) else y))
         except (TypeError, ValueError) as error:
             if text := reading.missing_in(own.features, own.y, names):
                 raise PublicError(text) from error

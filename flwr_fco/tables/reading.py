@@ -266,10 +266,9 @@ def read_site(
         raise PublicError(f"rows have {count} columns without names, and features= has {len(order)}")
     refuse_text(features, "X")
     try:
-        rows = features if is_sparse(features) else real(features)
+        return own._replace(features=features if is_sparse(features) else real(features)), names
     except (TypeError, ValueError) as error:
         raise PublicError(missing_in(features, own.y, names) or "X has entries that are no real numbers") from error
-    return own._replace(features=rows), names
 
 
 def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:

@@ -233,8 +233,9 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
         targets = [np.array(["a", "b", "c"])[np.digitize(own, bins)] for own in targets]
         model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, **options)
         classes = {"classes": ["a", "b", "c"][: len(bins) + 1]}
-    sites, asked = list(zip(map(form, parts), targets, strict=True)), []
-    here = clone(model).fit(*zip(*sites, strict=True))
+    # Targets at a site may be a column, as of a frame.
+    sites, asked = [(form(own), y[:, None]) for own, y in zip(parts, targets, strict=True)], []
+    here = clone(model).fit([own for own, _ in sites], targets)
     there, _ = fit_over_a_grid(model, sites, features=list("vwxyz"), app=classes, grid=counting(asked), **classes)
     assert not [record for record in caplog.records if record.levelname == "INFO"]
     assert_array_equal(np.append(there.coef_, there.intercept_), np.append(here.coef_, here.intercept_))
