@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, PART, POSITIVE, Choice, checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 
 __all__ = ["FederatedDataset", "PartitionedClassification", "Samples", "SyntheticRegression", "breast_cancer"]
@@ -352,7 +352,8 @@ def _partitioned(
 
     share = checked("train_fraction", train_fraction, float, PART)
     rng = np.random.default_rng(checked("seed", seed, int, NATURAL))
-    x, x_test, y, y_test = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
+    with in_words(f"{train_fraction=}", ConfigurationError, "; expected a row of each class in both parts"):
+        x, x_test, y, y_test = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
     if alpha is None:
         dealt = iid_partition(len(y), num_clients, rng)
     else:

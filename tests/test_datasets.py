@@ -29,6 +29,7 @@ NO_SPLITS = [
     (lambda labels, rng: dirichlet_partition(labels.reshape(50, 2), 2, 1.0, rng), r"\(50, 2\)"),
     (lambda labels, rng: dirichlet_partition(labels, 10, 0.01, rng), "Raise alpha"),
     (lambda labels, rng: iid_partition(10, 0, rng), "num_clients=0"),
+    (lambda labels, rng: digits(train_fraction=1e-3), r"train_fraction=0\.001: The train_size = 1 .* of each class"),
     (lambda labels, rng: iid_partition(labels, 2, 0), "rng=0 is an int; expected a Generator"),
 ]
 
@@ -44,8 +45,7 @@ def test_every_example_is_in_one_place(make, source, alpha):
     data = make(num_clients=8, alpha=alpha)
     _, labels = source(return_X_y=True)
     assert _covers(data.partition, data.train.targets.size)
-    assert data.train.targets.size == int(0.75 * labels.size)
-    assert data.train.targets.size + data.test.targets.size == labels.size
+    assert [own.targets.size for own in (data.train, data.test)] == [len(labels) * 3 // 4, len(labels) // 4 + 1]
     # Stratified: classes are as frequent in the test split as in all.
     tested, all_of_them = (np.bincount(own) / own.size for own in (data.test.targets, labels))
     assert_allclose(tested, all_of_them, atol=5e-3)

@@ -383,4 +383,4 @@ def shown(path: FilePath) -> str:
     >>> print(shown("runs\nINFO: all is well.npz"))
     runs\nINFO: all is well.npz
     """
-    return printable(os.fsdecode(path))
+    return printable(os.fsdecode(path)) or "''"
