@@ -1,7 +1,5 @@
 """The ClientApp: what it loads, how often, and local solvers as plain functions."""
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -9,6 +7,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from faulty import strategy
+from fresh import run_code
 from problems import SIZES, app_of, clients, flat, numpy_of, refused, simulated, start_arrays
 
 from flwr_fco import L1, simulate, strategies
@@ -79,9 +78,8 @@ def test_classes_of_a_script_run_in_another_process_too():
 
     rows = np.random.default_rng(0).normal(size=(9, 3))
     app = client_app(lambda context: LeastSquares(rows, rows[:, 0]), mods=[lambda *given: given[2](*given[:2])])
-    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer)())"
-    done = subprocess.run([sys.executable, "-c", code], input=cloudpickle.dumps(run), capture_output=True, check=True)
-    assert done.stdout.decode().splitlines()[-1] == str(first := run())
+    done = run_code(f"import pickle\n\nprint(pickle.loads({cloudpickle.dumps(run)!r})())\n")
+    assert done.stdout.splitlines()[-1] == str(first := run())
     # A notebook's cell that is run again, in which its author has changed what clients do.
     changed = {"local": lambda self, client, down, memory: client.dual_steps(down.vectors["dual"], psi=False)}
     Own.algorithm = type("", (Method,), {**vars(Method), "__qualname__": Method.__qualname__, **changed})

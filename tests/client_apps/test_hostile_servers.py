@@ -408,7 +408,7 @@ def test_sums_over_batches_of_two_sizes_are_no_row(one, other, limit):
     """The sum over 59 of 60 rows tells as much as the row which it lacks; of one order, 21 less 20 rows are one."""
 
     def differences(server):
-        pairs = [[size * server.train(number, batch_size=size) for size in (one, other)] for number in range(300)]
+        pairs = [[size * server.train(number, batch_size=size) for size in (one, other)] for number in range(160)]
         return [larger - smaller for larger, smaller in pairs]
 
     assert found(differences(Curious(Disclosure()))) > N - 10

@@ -1,5 +1,7 @@
 """Tables of some hospitals: honest ones that differ as hospitals do, and ways in which those of one can be wrong."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -78,8 +80,9 @@ NAMES = list(STUDY)
 WRONG = "Bergen"
 
 
+@cache
 def study() -> dict[str, pd.DataFrame]:
-    """Return the tables of four hospitals with nothing wrong, which explain both outcomes."""
+    """Return the tables of four hospitals with nothing wrong, which explain both outcomes: leave them as they are."""
     rng = np.random.default_rng(3)
     sites = {}
     for name, n in {"Oslo": 400, WRONG: 300, "Tromso": 500, "Molde": 350}.items():
@@ -173,7 +176,5 @@ ABOUT_TIMES = {"times in months", "times below 0"}
 
 def wrong(way: str, kind: str) -> dict[str, pd.DataFrame]:
     """Return the hospitals with the table of one of them wrong."""
-    sites = study()
     change = WAYS[way]
-    sites[WRONG] = (change[kind] if isinstance(change, dict) else change)(sites[WRONG])
-    return sites
+    return study() | {WRONG: (change[kind] if isinstance(change, dict) else change)(study()[WRONG])}

@@ -16,7 +16,7 @@ import pytest
 from faults import FaultyGrid
 from federations import altering, counting, fit_over_a_grid
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import clients, foreign, refused, rows, run
+from problems import clients, crossed, foreign, refused, rows, run
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris
@@ -217,8 +217,9 @@ def test_what_is_no_estimator():
 # --- over a grid ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
-@pytest.mark.parametrize("kind", ["lasso", "standardized", "two classes", "three classes"])
+@pytest.mark.parametrize(
+    ("kind", "form"), crossed(["lasso", "standardized", "two classes", "three classes"], [np.asarray, sparse.csr_array])
+)
 def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
     """Every message to a site is counted but the first: the question before round 1, and rounds. No line is logged."""
     caplog.set_level("INFO", logger="flwr")
@@ -271,11 +272,11 @@ def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
 
 CROSS_VALIDATED = [
     (FederatedElasticNet(l1_ratio=0.7, cv=Strengths(4, folds=3)), "regression", 6),
-    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(4, folds=4)), "two", 6),
-    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(4, folds=3, rule="one-standard-error")), "three", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(3, folds=2)), "two", 6),
+    (FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(3, folds=2, rule="one-standard-error")), "three", 6),
     # A null model without an intercept has no Hessian to ask for.
-    (FederatedLasso(fit_intercept=False, cv=Strengths(3, folds=3)), "regression", 140),
-    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(3, folds=3)), "two", 140),
+    (FederatedLasso(fit_intercept=False, cv=Strengths(3, folds=2)), "regression", 140),
+    (FederatedLogisticRegression(l1_ratio=1.0, fit_intercept=False, cv=Strengths(2, folds=2)), "two", 140),
 ]
 
 
@@ -302,7 +303,7 @@ def test_a_cross_validation_fits_at_the_strength_that_it_chooses(model, kind, co
 def test_a_row_of_weight_2_is_two_rows_of_a_cross_validation():
     weights = 1 + np.arange(len(X)) % 3
     site = np.arange(len(X)) % 2
-    splits = list(KFold(4).split(X))
+    splits = list(KFold(2).split(X))
     twice = np.repeat(np.arange(len(X)), weights)
     repeated = [[np.flatnonzero(np.isin(twice, side)) for side in split] for split in splits]
     one = FederatedLasso(cv=splits).fit(X, Y, sample_weight=weights, groups=site).path_
@@ -311,7 +312,7 @@ def test_a_row_of_weight_2_is_two_rows_of_a_cross_validation():
 
 
 def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
-    whole, small = (FederatedLasso(cv=Strengths(12, folds=3, max_bytes=size)).fit(X, Y).path_ for size in (2**25, 1))
+    whole, small = (FederatedLasso(cv=Strengths(12, folds=2, max_bytes=size)).fit(X, Y).path_ for size in (2**25, 1))
     rounds = [len(path.points[0].result.train_metrics_clientapp) for path in (whole, small)]
     assert rounds[1] > 2 * rounds[0]
     assert_allclose(*([point.held_out for point in path.points] for path in (whole, small)), rtol=1e-6)
@@ -321,12 +322,12 @@ def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
 
 def test_a_ridge_takes_strengths_of_scikit_learns_scale():
     X, y = load_breast_cancer(return_X_y=True)
-    X = (X - X.mean(axis=0))[:, :5] / X.std(axis=0)[:5]
+    X, y = ((X - X.mean(axis=0))[:, :5] / X.std(axis=0)[:5])[::4], y[::4]
     for ratio, smallest in ((None, -3), (1e-2, 1)):
-        path = FederatedLogisticRegression(cv=Strengths(5, ratio, folds=3)).fit(X, y).path_
-        assert_allclose([point.strength for point in path.points], np.logspace(3, smallest, 5) / 569)
+        path = FederatedLogisticRegression(cv=Strengths(3, ratio, folds=2)).fit(X, y).path_
+        assert_allclose([point.strength for point in path.points], np.logspace(3, smallest, 3) / len(y))
     for values, chosen, text in (([0.1, 0.01], 0.01, "smallest"), ([1e-5, 1e-6], 1e-5, "largest")):
-        model = FederatedLogisticRegression(cv=Strengths(values=values, folds=3)).fit(X, y)
+        model = FederatedLogisticRegression(cv=Strengths(values=values, folds=2)).fit(X, y)
         assert re.search(rf"Strength: {chosen} .*; it is the {text} one, .*: Strengths\(values=", model.summary())
     X = np.random.default_rng(0).normal(size=(20, 2050))
     message = r"a ridge with 2051 coefficients.*above 2048 no .*l1_ratio > 0"
@@ -335,13 +336,13 @@ def test_a_ridge_takes_strengths_of_scikit_learns_scale():
 
 def test_folds_of_ones_own_are_those_of_the_rows():
     """Rows of one patient stay in one fold: the losses are those of scikit-learn's on the same splits."""
-    splits = list(GroupKFold(4).split(X, Y, np.arange(len(X)) // 3))
+    splits = list(GroupKFold(2).split(X, Y, np.arange(len(X)) // 3))
     for point in FederatedLasso(num_clients=3, cv=splits).fit(X, Y).path_.points[::10]:
         errors = [Lasso(point.strength, tol=1e-12).fit(X[on], Y[on]).predict(X[off]) - Y[off] for on, off in splits]
         assert point.held_out == pytest.approx(0.5 * np.square(np.concatenate(errors)).mean(), rel=1e-4)
     refused("numbers are rows of one X", FederatedLasso(cv=splits).fit, [X[:20], X[20:]], [Y[:20], Y[20:]])
     refused("numbers are rows of one X", fit_over_a_grid, FederatedLasso(cv=splits), [(X, Y)], features=8)
-    refused("expected a partition", FederatedLasso(cv=splits[:2]).fit, X, Y)
+    refused("expected a partition", FederatedLasso(cv=splits[:1] * 2).fit, X, Y)
 
 
 def test_wide_squares_are_scikit_learns_and_send_little():
@@ -349,7 +350,7 @@ def test_wide_squares_are_scikit_learns_and_send_little():
     rng = np.random.default_rng(0)
     sites = [rng.normal(0.2 * m, 1.0, (n, 200)) for m, n in enumerate((20, 31, 12))]
     targets = [own[:, :8] @ rng.choice([-1.0, 1.0], 8) + rng.normal(size=len(own)) for own in sites]
-    points = FederatedLasso(cv=Strengths(10, folds=4)).fit(sites, targets).path_.points
+    points = FederatedLasso(cv=Strengths(8, folds=2)).fit(sites, targets).path_.points
     x, y = np.vstack(sites), np.concatenate(targets)
     strengths = [point.strength for point in points]
     expected = lasso_path(x - x.mean(axis=0), y - y.mean(), alphas=strengths, tol=1e-14, max_iter=100_000)[1]
@@ -357,7 +358,7 @@ def test_wide_squares_are_scikit_learns_and_send_little():
     assert_allclose(found, expected, atol=2e-5)
     assert ((np.abs(found) > 1e-4) == (np.abs(expected) > 1e-4)).all()
     history = points[0].result.train_metrics_clientapp
-    assert sum(each["bytes-up"] for each in history.values()) / 3 < len(history) * 5 * 4 * 60**2
+    assert sum(each["bytes-up"] for each in history.values()) / 3 < len(history) * 3 * 4 * 60**2
 
 
 @pytest.mark.parametrize(("features", "ratio"), [(4, 1e-4), (90, 1e-2)])
@@ -365,10 +366,10 @@ def test_the_smallest_strength_is_glmnets_and_a_short_path_says_so(features, rat
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, features))
     y = X[:, 0] + 0.1 * rng.normal(size=60)
-    for cv, weights in ((np.int64(3), None), (Strengths(9, folds=3), np.full(60, 1e-3))):
+    for cv, weights in ((np.int64(2), None), (Strengths(3, folds=2), np.full(60, 1e-3))):
         points = FederatedLasso(cv=cv).fit(X, y, weights).path_.points
         assert points[-1].strength == pytest.approx(ratio * points[0].strength)
-    short = FederatedLasso(cv=Strengths(3, 0.9, folds=3)).fit(X, y).summary()
+    short = FederatedLasso(cv=Strengths(3, 0.9, folds=2)).fit(X, y).summary()
     assert "it is the smallest one, so that a smaller one may be better" in short
 
 
@@ -549,7 +550,7 @@ def test_the_columns_that_tell_the_outcome_are_named(unit, whole):
     table = pd.DataFrame(rng.normal(size=(200, 3))[:, [0, 1, 2, 2]], columns=["age", "sex", "bmi", "again"])
     y = table["age"] + rng.normal(size=200) > 0.0
     table["dead"] = unit * (2.0 - whole + (dead := y & (whole | (rng.random(200) < 0.3))))
-    for options in ({"C": np.inf}, {"cv": 3, "penalty_factor": {"dead": 0, "sex": 0}}):
+    for options in ({"C": np.inf}, {"cv": 2, "penalty_factor": {"dead": 0, "sex": 0}}):
         refused("^the outcome is separable by 'dead':", FederatedLogisticRegression(**options).fit, table, y)
     refused("separable by 'dead':", tables.FederatedCoxRegression().fit, table[["dead"]], np.c_[table.index, dead])
 
@@ -704,7 +705,7 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         (tables.FederatedCoxRegression(), TIMES, 0),
         (FederatedLogisticRegression(0.5, l1_ratio=1.0), LABELS, 0),
         (FederatedLogisticRegression(0.5, l1_ratio=1.0, site_intercepts="local"), LABELS, 0),
-        *((FederatedLasso(cv=Strengths(4, folds=3)), SCORES, level) for level in (0.0, 500.0, 2e3, 1e8)),
+        *((FederatedLasso(cv=Strengths(3, folds=2)), SCORES, level) for level in (0.0, 500.0, 2e3, 1e8)),
     ):
         far, near = (clone(model).fit(*map(parts, own)) for own in ((moved, targets + level), (ROWS, targets)))
         assert_allclose(far.coef_, near.coef_, atol=1e-7)
@@ -716,7 +717,9 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
     assert far.overall["Brier"] == pytest.approx(near.overall["Brier"], abs=1e-7)
 
 
-@pytest.mark.parametrize(("value", "copies"), [(0.0, 1), (1e3, 1), (1e6, 1), (7.123, 60)])
+@pytest.mark.parametrize(
+    ("value", "copies"), [(0.0, 1), (1e6, 1), (7.123, 60), pytest.param(1e3, 1, marks=pytest.mark.nightly)]
+)
 def test_a_constant_column_gets_0_and_is_named(value, copies):
     """Also where a mean of many rows is rounded."""
     wide = np.c_[ROWS, np.full(120, value)]
