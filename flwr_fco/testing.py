@@ -241,8 +241,8 @@ def _points(rng: np.random.Generator, shape: Any, sizes: Sequence[float] = (0.01
 
 
 def _towards(w: Vector, others: Any) -> Vector:
-    """Return points between w and each of the others, as rows."""
-    return np.concatenate([w + fraction * (np.array(others) - w) for fraction in (1.0, 1e-2, 1e-4, 1e-6)])
+    """Return the others, as rows, and then points between w and each of them."""
+    return np.concatenate([others, *(w + fraction * (np.array(others) - w) for fraction in (1e-2, 1e-4, 1e-6))])
 
 
 def _below(excess: Vector, limits: Vector, prefix: str, x: Vector, **points: Vector) -> None:
@@ -283,9 +283,13 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
     convex = getattr(psi, "convex", True)
     prefix = f"{where}: not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
     points = np.array(results + more).reshape(len(results + more), -1)
+    # With a large step most results are the same point.
+    others = np.unique(points, axis=0)
+    ends = [psi.value(x.reshape(duals[0].shape)) for x in others]
     for w, z in zip(points, np.reshape(duals, (len(duals), -1)), strict=False):
-        tried = _towards(w, points)
-        here, *values = [psi.value(x.reshape(duals[0].shape)) for x in (w, *tried)]
+        tried = _towards(w, others)
+        here, *values = [psi.value(x.reshape(duals[0].shape)) for x in (w, *tried[len(others) :])]
+        values = ends + values
         require(math.isfinite(here + h.value(w)), f"{where}: psi or h is not finite at the result:", w=w)
         tried = tried[np.isfinite(values)]
         here = t * here

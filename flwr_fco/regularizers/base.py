@@ -382,7 +382,7 @@ class Separable(Regularizer):
             if not inside.all():
                 return math.inf
         value = float((a * np.abs(w)).sum(dtype=np.float64))
-        if not np.any(b):
+        if not holds_anywhere(b):
             return value
         with np.errstate(over="ignore"):
             # In this order: a square may overflow where its product with a small factor does not.
