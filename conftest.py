@@ -1,9 +1,20 @@
 """What all tests share, and the examples in docstrings: those that need PyTorch run where it is installed."""
 
+import gc
+
+# What is imported while tests are collected stays: the collector of garbage would walk through it again and again.
+gc.disable()
+
 try:
     import torch.optim  # noqa: F401
 except ImportError:
     collect_ignore = ["flwr_fco/torch", "reproduction/problems/networks.py"]
+
+
+def pytest_collection_finish():
+    """Spare the collector what has been imported by now, also while tests run."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,6 +1,5 @@
 """Settings of all tests."""
 
-import gc
 import importlib
 import os
 import shutil
@@ -32,12 +31,6 @@ os.environ.setdefault("RAY_enable_worker_prestart", "0")
 # every process that a test starts would compile the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-
-def pytest_collection_finish():
-    """Spare the collector of garbage what has been imported by now: it would walk through it again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
