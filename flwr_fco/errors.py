@@ -78,7 +78,8 @@ class FlwrFcoError(Exception):
     """
 
     def __init__(self, *given: object, **known: Any) -> None:
-        cut = [f"{own[:_LONGEST]} ..." if isinstance(own, str) and own[_LONGEST:] else own for own in given]
+        # What to do is said at the end.
+        cut = [f"{own[:1500]} ... {own[-395:]}" if isinstance(own, str) and own[_LONGEST:] else own for own in given]
         super().__init__(*cut)
         # No defaults in the class: what Ray raises of a task's error would have these, not what the error knows.
         vars(self).update({name: None for name in type(self).__annotations__ if not hasattr(self, name)} | known)

@@ -108,10 +108,9 @@ class Result(FlowerResult):
         for title, history in histories.items():
             if history:
                 number = max(history)
-                when = "" if number == last else f" (round {number})"
                 pairs = history[number].items()
                 metrics = ", ".join(f"{k} {own:.6g}" if isinstance(own, float) else f"{k} {own}" for k, own in pairs)
-                lines.append(f"  {title}{when}: {metrics}")
+                lines.append(f"  {title}{f' (round {number})' * (number != last)}: {metrics}")
         lines += [f"  messages of training: {text}"] if (text := traffic_of(self)) else []
         return "\n".join([*lines, "All rounds: .table()"])
 

@@ -33,7 +33,7 @@ from flwr_fco.certificates import LARGEST_LOSS, reported_at
 from flwr_fco.client_apps.disclosure import Disclosure, Next, Rows, answered
 from flwr_fco.core.computing import logger, own_turn, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout, SparseVector
-from flwr_fco.core.schema import names_of
+from flwr_fco.core.schema import listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked, describe, of_type, takes
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.messages import protocol, records
@@ -662,9 +662,8 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     functions: Any = () if mods is None else mods
     if not isinstance(functions, Sequence) or not all(takes(mod, 3) for mod in functions):
         raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
-    for name in (getattr(mod, "__name__", type(mod).__name__) for mod in functions):
-        if name in _REFUSED_MODS:
-            raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
+    for name in _REFUSED_MODS.keys() & {getattr(mod, "__name__", type(mod).__name__) for mod in functions}:
+        raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
     return list(functions)
 
 
@@ -786,13 +785,16 @@ def check_layout(client: Layout, server: Layout, owner: str = "this client's obj
     """
     if client.signature == server.signature:
         return
-    problem = f"the server's model is {server.shapes}, {owner} has {client.shapes}"
+    # Of a network with hundreds of arrays, those that differ; where the order does, all.
+    alike = client.shapes.items() & server.shapes.items() if client.shapes != server.shapes else ()
+    theirs, own = ({n: s for n, s in one.shapes.items() if (n, s) not in alike} for one in (server, client))
+    problem = f"the server's model is {theirs}, {owner} has {own}, and {len(alike)} arrays are alike"
     advice = f"give `start` {instead}"
     if passing := [entry.name for entry in server.passed_through if entry.name in client.shapes]:
         which = "arrays of whole numbers or booleans are no part of the model, nor what Arrays(pass_through=) names"
-        advice = f"{which}: here {', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
+        advice = f"{which}: here {listed(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
     elif frozen := [entry.name for entry in client.passed_through if entry.name in server.shapes]:
-        problem = f"the server optimises {frozen}, which are no trainable parameters of this model"
+        problem = f"the server optimises {listed(frozen)}, which are no trainable parameters of this model"
         advice = "name the buffers and frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
     elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
         advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="

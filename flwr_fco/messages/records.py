@@ -114,8 +114,8 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
     data = array.data
     sizes = {*map(type, shape)} <= {int} and min(shape, default=0) >= 0
     if label not in _DTYPES or array.stype != NUMPY or not sizes:
-        what = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
-        raise ProtocolError(f"{what}, expected numbers (no bfloat16) in native byte order, sizes >= 0, in {NUMPY!r}")
+        shown = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
+        raise ProtocolError(f"{shown}, expected numbers (no bfloat16) in native byte order, sizes >= 0, in {NUMPY!r}")
     dtype = np.dtype(label)
     header = _blank(label, shape).data
     begin, columns_first = len(header), False

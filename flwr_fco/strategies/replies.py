@@ -173,7 +173,8 @@ class Round:
         alike = dict[str, list[Node]]()
         for node, why in bad:
             reason = f"{why}"
-            reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
+            # The advice is at the end.
+            reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:300]} ... {reason[-195:]}")
             alike.setdefault(reason, []).append(node)
             self.left_out += 1
             self.malformed += isinstance(why, FormError)

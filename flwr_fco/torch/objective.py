@@ -433,7 +433,7 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
     """
     others = _passing(model)
     if others.keys() != buffers.keys():
-        prefix = f"the model's arrays that are not optimised are {sorted(others)}, the server's are {sorted(buffers)}"
+        prefix = f"only one of model and server has the arrays {sorted(others.keys() ^ buffers.keys())}, not optimised"
         advice = "Give the strategy ArrayRecord(model.state_dict()) of the same model as initial arrays, and name in"
         raise ConfigurationError(f"{prefix}. {advice} arrays=Arrays(pass_through=...) what is frozen")
     for name, tensor in others.items():
