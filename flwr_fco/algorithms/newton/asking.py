@@ -231,7 +231,7 @@ def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
     """
     matrix, entries = unpacked(triangle), entries_of(new)
     factor, _ = factor_of(matrix, np.sqrt(np.maximum(matrix.diagonal(), 0.0)))
-    return (len(factor), factor.reshape(-1)) if 0 < factor.size < entries[0].size else (0, matrix[entries])
+    return (len(factor), factor.reshape(-1)) if 0 < factor.size < entries.sum() else (0, matrix[entries])
 
 
 def length_of_block(rank: float, new: Flags) -> int:

@@ -546,24 +546,22 @@ class QuasiNewton(ProximalNewton):
         # Of Polyak's step, if there is no pair: no smaller curvature allows such a slope above the least loss.
         left = known.reported.loss - known.reported.least
         steepest = float(gradient @ gradient) / (2.0 * left) if left > 0.0 else 0.0
-        sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], steepest, psi.smooth)
+        sigma, rows, signs = approximation(state.pairs[0], state.pairs[1], steepest, psi.smooth)
         if psi.smooth:
             diagonal = sigma + psi.table[1]
-            both = np.concatenate([plus, minus])
             slope = gradient + psi.table[1] * x
-            signs = np.diag(np.r_[np.ones(len(plus)), -np.ones(len(minus))])
-            inner = signs + (both / diagonal) @ both.T
-            x -= (slope - both.T @ np.linalg.lstsq(inner, both @ (slope / diagonal))[0]) / diagonal
+            inner = np.diag(signs) + (rows / diagonal) @ rows.T
+            x -= (slope - rows.T @ np.linalg.lstsq(inner, rows @ (slope / diagonal))[0]) / diagonal
         else:
             on = block.on
-            hessian = sigma * np.eye(on.size) + plus[:, on].T @ plus[:, on] - minus[:, on].T @ minus[:, on]
+            hessian = sigma * np.eye(on.size) + (signs * rows[:, on].T) @ rows[:, on]
             x[on] = model.minimise_model(hessian, gradient[on], x[on], psi.at(on))
         move = x - start
-        gradient += sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
+        gradient += sigma * move + rows.T @ (signs * (rows @ move))
 
 
-def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) -> tuple[float, Matrix, Matrix]:
-    """Return sigma and the rows y_i / root of s_i'y_i, and b_i / root of s_i'b_i.
+def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) -> tuple[float, Matrix, Vector]:
+    """Return sigma, the rows y_i / root of s_i'y_i and b_i / root of s_i'b_i in turn, and their signs, 1 and -1.
 
     Parameters
     ----------
@@ -576,8 +574,8 @@ def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) 
 
     Examples
     --------
-    >>> sigma, plus, minus = approximation(np.eye(1, 2), np.array([[2.0, 1.0]]), 1.0, True)
-    >>> (sigma * np.eye(2) + plus.T @ plus - minus.T @ minus).round(6).tolist()
+    >>> sigma, rows, signs = approximation(np.eye(1, 2), np.array([[2.0, 1.0]]), 1.0, True)
+    >>> (sigma * np.eye(2) + signs * rows.T @ rows).round(6).tolist()
     [[2.0, 1.0], [1.0, 3.0]]
     """
     known = moves.any(axis=1)
@@ -586,14 +584,11 @@ def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) 
     if len(moves):
         move, change = moves[-1], changes[-1]
         sigma = float(change @ change / (move @ change) if smooth else move @ change / (move @ move))
-    plus = changes / np.sqrt(np.einsum("ij,ij->i", moves, changes))[:, None]
-    minus = np.zeros_like(changes)
-    for i, move in enumerate(moves):
-        own = sigma * move + (plus[:i] @ move) @ plus[:i] - (minus[:i] @ move) @ minus[:i]
-        curved = float(own @ move)
-        if curved > 0.0:
-            minus[i] = own / math.sqrt(curved)
-        else:
-            # It is rounding beside the curvature of other pairs.
-            plus[i] = 0.0
-    return sigma, plus, minus
+    rows, signs = np.zeros((2 * len(moves), moves.shape[1])), np.tile([1.0, -1.0], len(moves))
+    for i, (move, change) in enumerate(zip(moves, changes, strict=True)):
+        before = rows[: 2 * i]
+        own = sigma * move + (signs[: 2 * i] * (before @ move)) @ before
+        # Others are rounding beside the curvature of other pairs.
+        if (curved := float(own @ move)) > 0.0:
+            rows[2 * i : 2 * i + 2] = change / math.sqrt(change @ move), own / math.sqrt(curved)
+    return sigma, rows, signs

@@ -158,11 +158,9 @@ class _Model(NamedTuple):
         return x
 
 
-def entries_of(new: Flags) -> tuple[Indices, Indices]:
-    """Return the entries of an upper triangle, by rows, that are in a new row or column."""
-    rows, columns = np.triu_indices(new.size)
-    wanted = new[rows] | new[columns]
-    return rows[wanted], columns[wanted]
+def entries_of(new: Flags) -> Flags:
+    """Return which entries of an upper triangle are in a new row or column, shape (k, k)."""
+    return np.triu(new[:, None] | new)
 
 
 def unpacked(entries: Vector, new: Flags | None = None) -> Matrix:
@@ -174,9 +172,8 @@ def unpacked(entries: Vector, new: Flags | None = None) -> Matrix:
     ([[1.0, 2.0], [2.0, 3.0]], [[0.0, 2.0], [2.0, 3.0]])
     """
     new = np.ones(math.isqrt(2 * entries.size), dtype=np.bool_) if new is None else new
-    matrix = np.zeros((new.size, new.size))
-    rows, columns = entries_of(new)
-    matrix[rows, columns] = matrix[columns, rows] = entries
+    matrix, on = np.zeros((new.size, new.size)), entries_of(new)
+    matrix[on] = matrix.T[on] = entries
     return matrix
 
 
