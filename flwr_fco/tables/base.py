@@ -28,7 +28,7 @@ from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.design import as_rows, refuse_text, scales_of
 from flwr_fco.objectives.site_intercept import check_site_rows, unwarned
-from flwr_fco.regularizers import L2Squared, Regularizer, Zero
+from flwr_fco.regularizers import ElasticNet, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.simulation.fit_path import StrengthPath
@@ -502,7 +502,7 @@ class Federated(Reports, BaseEstimator):  # type: ignore[misc]
 
     def _strategy(self, psi: Regularizer, sites: Sites) -> FedNewton:
         """Return the strategy."""
-        dense_solution = isinstance(psi, L2Squared | Zero) and sites.size > _LARGEST_BLOCK
+        dense_solution = (isinstance(psi, Zero) or not self.l1_ratio) and sites.size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
             prefix = f"cv={self.cv!r} of a ridge with {sites.size} coefficients, none 0: above {_LARGEST_BLOCK} no"
             raise ConfigurationError(f"{prefix} Hessian block is asked for; give l1_ratio > 0, or leave cv out")
@@ -554,11 +554,12 @@ class Federated(Reports, BaseEstimator):  # type: ignore[misc]
         strength = strength if self._path is None else 1.0
         # Factors and scales hold for all classes.
         each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
-        psi = reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
-        if self._path is not None and isinstance(psi, Zero):
+        acts = strength > 0.0 and (self._factors is None or self._factors.any())
+        psi: Regularizer = ElasticNet(strength, self.l1_ratio, *each) if acts else Zero()
+        if self._path is not None and not acts:
             raise ConfigurationError("penalty_factor is 0 for all, so that cv has nothing to choose: leave one out")
         strategy = self._strategy(psi, sites)
-        if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > sites.rows:
+        if not acts and self.n_features_in_ + self._common_intercept > sites.rows:
             text = f"{self.n_features_in_} columns, {sites.rows:.0f} rows and no penalty: many models fit the"
             warnings.warn(f"{text} rows as well, and this is one; give a penalty, or fewer columns", stacklevel=4)
         # By the squares it is seen whether another fit has the same rows at the same sites.
@@ -612,7 +613,7 @@ class Federated(Reports, BaseEstimator):  # type: ignore[misc]
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
         values = path.values
-        if values is None and isinstance(strategy.regularizer, L2Squared):
+        if values is None and not self.l1_ratio:
             # No strength makes a ridge 0: C from 1e-3, to 1e3, in scikit-learn's scale, ten of them as there; by
             # weights, as a weight of 2 is a row twice.
             num = path.num if isinstance(self.cv, Strengths) else 10

@@ -18,7 +18,6 @@ from flwr_fco.core.schema import Names, difference, is_missing, listed, names_of
 from flwr_fco.core.validation import of_type
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text, refuse_unread
-from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.tables.codebook import Codebook
 
 
@@ -391,17 +390,6 @@ def row_weights(weights: Any, features: Any) -> Vector:
     checked = column_or_1d(check_array(given, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
     check_consistent_length(features, checked)
     return np.asarray(checked)
-
-
-def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
-    """Return sum_j weights_j (l1 |u_j| + l2/2 u_j^2) of u = scales * w."""
-    if weights is not None and not weights.any():
-        return Zero()
-    if l1 > 0.0 and l2 > 0.0:
-        return ElasticNet(l1 + l2, l1 / (l1 + l2), weights, scales)
-    if scales is not None:
-        weights = (1.0 if weights is None else weights) * (scales if l1 > 0.0 else scales**2)
-    return L1(l1, weights) if l1 > 0.0 else L2Squared(l2, weights) if l2 > 0.0 else Zero()
 
 
 def factors_of(given: Any, names: Any, d: int) -> Vector | None:
