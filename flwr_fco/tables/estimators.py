@@ -475,22 +475,23 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         made.class_names = class_names(classes)
         return made
 
+    def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return a column of scores for each class; that of the first of two is 0."""
+        scores = super().predict(X)
+        return np.pad(scores, [(0, 0), (1, 0)]) if scores.shape[1] == 1 else scores
+
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the scores: the log odds of the second of two classes, or one column for each class."""
-        scores = super().predict(X)
-        return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
+        scores = self._scores(X)
+        return np.asarray(scores[:, 1] if self.classes_.size == 2 else scores)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probabilities of the classes, shape (n, k), for dense or sparse features of shape (n, d)."""
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            scores = np.column_stack([np.zeros_like(scores), scores])
-        return np.asarray(softmax(scores, axis=1))
+        return np.asarray(softmax(self._scores(X), axis=1))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most likely class of each row."""
-        scores = self.decision_function(X)
-        best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        best = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
 
