@@ -159,22 +159,22 @@ class Kind(NamedTuple):
         What a column needs enough of, in words.
     ratio : str, default ""
         What the exponential of a coefficient is called.
+    most : float, default 100.0
+        How many times what its events and rows suggest a site may say that it knows, which the largest counts
+        determine; and that its clusters vary.
     """
 
     counted: str
     ratio: str = ""
+    most: float = 100.0
 
 
 #: Kinds of models. The sums of squares at any point determine their minimum.
 SQUARES = Kind("rows")
 CLASSES = Kind("rows of the rarer class", "odds ratio")
 COUNTS = Kind("rows with events", "rate ratio")
-TIMES = Kind("events", "hazard ratio")
+TIMES = Kind("events", "hazard ratio", 10.0)
 KINDS = (SQUARES, CLASSES, COUNTS, TIMES)
-
-#: How many times what its events and rows suggest a site may say that it knows, which the largest counts determine; and
-#: that its clusters vary.
-_MOST = {TIMES: 10.0, COUNTS: 100.0, SQUARES: 100.0}
 
 
 def _check_saturated(answer: Answer) -> None:
@@ -535,9 +535,8 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     _remaining(sums, 0.5 * noise)
     theta = np.empty((count, count))
     for j in range(count):
-        others = np.delete(np.arange(count), j)
-        own = _lasso(gram, gram[j], _NODEWISE * base, np.zeros(count), others)
-        own[others], own[j] = -own[others], 1.0
+        own = -_lasso(gram, gram[j], _NODEWISE * base, np.zeros(count), np.delete(np.arange(count), j))
+        own[j] = 1.0
         theta[j] = own / float(gram[j] @ own)
     covariance = noise / n * theta @ gram @ theta.T / np.outer(units, units)
     estimate = b + theta @ (product - gram @ b)
@@ -839,7 +838,12 @@ class Inference:
                 raise ConfigurationError("the unpenalised fit has no end: no step lowers it; look at columns and sites")
             sums = found[0]
             if self.kind in (COUNTS, TIMES):
-                self._check_information(sums.each)
+                # Second derivatives at the estimates that are far more than events and variances suggest.
+                rates = {a.node_id: a.numbers["mean"] or a.numbers["events"] / a.examples for a in self.reported}
+                weights = np.array([[own.weight] for own in sums.each])
+                usual = [rates.get(own.node_id, 0.0) * self.sites.squares[own.partition] for own in sums.each]
+                curved = weights * _diagonals(sums.each)[:, : len(self.names)]
+                self._check_shares(sums.each, curved, weights * usual, "information about", self.kind.most)
         if self.cluster is not None or self.sites.weighted:
             if self.kind is SQUARES:
                 sums = self._sums(sums.point - invertible(sums.hessian, self.names) @ sums.gradient)
@@ -877,16 +881,15 @@ class Inference:
             each = tuple(a._replace(vectors={**a.vectors, "meat": own}) for a, own in zip(answers, meats, strict=True))
             # Errors of a cluster's rows add up, or their squares.
             scale = (2.0 * sums.loss if self.kind is SQUARES else 1.0) / sums.rows
-            rows = [scale * a.weight * a.examples / max(a.numbers["clusters"], 1.0) for a in answers]
-            usual = [x * np.diag(unpacked(a.vectors["block"])) for x, a in zip(rows, answers, strict=True)]
-            squares = np.array([np.diag(unpacked(own)) for own in meats])
-            self._check_shares(answers, squares, np.array(usual), "spread of clusters by", _MOST[SQUARES])
+            rows = np.array([[scale * a.weight * a.examples / max(a.numbers["clusters"], 1.0)] for a in answers])
+            usual = rows * _diagonals(answers)
+            self._check_shares(answers, _diagonals(each, "meat"), usual, "spread of clusters by", SQUARES.most)
             meat = unpacked(np.sum(meats, axis=0))[: self.used, : self.used]
             sums = sums._replace(meat=meat, clusters=sum(a.numbers["clusters"] for a in answers), each=each)
         if self.cluster == "site":
             own = np.array([a.weight * a.vectors["gradient"][: self.used] for a in sums.each])
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
-            varies = np.sum([np.diag(unpacked(a.vectors["block"])) > 0.0 for a in sums.each], axis=0)
+            varies = (_diagonals(sums.each) > 0.0).sum(axis=0)
             # The sum of such a site is 0 at the estimates, and an error would be next to 0.
             refuse(varies[: len(self.names)] < min(2, len(own)), self.names, "varies in one cluster only")
         if sums.clusters < 2.0:
@@ -896,7 +899,7 @@ class Inference:
 
     def _check_sites(self, answers: Sequence[Answer]) -> None:
         """Refuse sums that one site's second derivatives make up, or what its own loss and columns do not allow."""
-        own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
+        own = _diagonals(answers)
         said = np.stack([own, np.abs([answer.vectors["gradient"] for answer in answers])], axis=1)
         with np.errstate(invalid="ignore", over="ignore"):  # of a mean that a site makes up
             room = np.array([self._most(answer, curved) for answer, curved in zip(answers, own, strict=True)])
@@ -907,13 +910,6 @@ class Inference:
             raise ConfigurationError(f"{prefix} {said[m, k, j]:.3g}; {most}")
         usual = np.broadcast_to(np.sort(own, axis=0)[(len(own) - 1) // 2], own.shape)
         self._check_shares(answers, own, usual, "second derivative of", self.asked.largest, 0.0)
-
-    def _check_information(self, answers: Sequence[Answer]) -> None:
-        """Refuse second derivatives at the estimates that are far more than events and variances suggest."""
-        rates = {own.node_id: own.numbers["mean"] or own.numbers["events"] / own.examples for own in self.reported}
-        usual = [own.weight * rates.get(own.node_id, 0.0) * self.sites.squares[own.partition] for own in answers]
-        curved = [own.weight * np.diag(unpacked(own.vectors["block"]))[: len(self.names)] for own in answers]
-        self._check_shares(answers, np.array(curved), np.array(usual), "information about", _MOST[self.kind])
 
     def _check_shares(self, answers: Any, own: Any, usual: Any, about: str, most: float, part: float = 0.5) -> None:
         """Refuse a site that says more than a part of what all say, and so many times what is usual for its rows."""
@@ -1101,6 +1097,11 @@ class Inference:
         return "".join(f"; {text}" for text in texts)
 
 
+def _diagonals(answers: Sequence[Answer], name: str = "block") -> Matrix:
+    """Return the diagonals of the sites' packed triangles, shape (sites, d)."""
+    return np.array([np.diag(unpacked(answer.vectors[name])) for answer in answers])
+
+
 def first_of(sites: Sequence[str]) -> str:
     """Return the names of the first sites, and how many more there are.
 
@@ -1119,12 +1120,11 @@ def _compared(own: dict[str, Any], indices: Indices, count: int, half: Vector, l
     if len(own) < 2:
         return columns
     values, errors, degrees = (np.array([each[i][indices] for each in own.values()]) for i in range(3))
-    found = between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
-    mean = found["DerSimonian-Laird"]
-    refined = found.pop("Hartung-Knapp error")
+    columns |= between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
+    mean, refined = columns["DerSimonian-Laird"], columns.pop("Hartung-Knapp error")
     if len(own) < count:
-        found |= dict.fromkeys(("Q", "p of Q", "I2"), nothing)
+        columns |= dict.fromkeys(("Q", "p of Q", "I2"), nothing)
     if len(own) >= _SITES:
         wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * refined)
-        found |= {"Hartung-Knapp lower": mean - wide, "Hartung-Knapp upper": mean + wide}
-    return columns | found
+        columns |= {"Hartung-Knapp lower": mean - wide, "Hartung-Knapp upper": mean + wide}
+    return columns
