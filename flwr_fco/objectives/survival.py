@@ -244,8 +244,7 @@ class CoxRegression(Linear):
         same = _SAME * float((when - when.min(initial=np.inf)).sum()) / max(n, 1)
         cuts = moments[~(np.diff(moments, prepend=np.nan) <= same)]
         when, begins = (cuts[np.searchsorted(cuts, own, "right") - 1] for own in (when, begins))
-        late = np.flatnonzero(begins >= when)
-        if late.size:
+        if (late := np.flatnonzero(begins >= when)).size:
             raise ConfigurationError(f"entry[{late[0]}] is not before times[{late[0]}]; leave out rows never at risk")
         codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.

@@ -606,22 +606,20 @@ def _odds(cells: Cells) -> tuple[list[str], NDArray[Any], NDArray[Any], NDArray[
 
 def _far_outcomes(cells: Cells) -> list[Finding]:
     """Compare how all columns together go with the outcome, along the direction of the other sites."""
+    values, errors, usual = cells.outcome, np.sqrt(1.0 / cells.rows[:, -1]), USUAL["direction"]
+    others = ~np.eye(len(values), dtype=bool)
+    mean = np.array([values[own].mean(axis=0) for own in others])
+    size = np.sqrt((mean * mean).sum(axis=1))
+    noise = (usual**2 + np.array([errors[own].max() for own in others]) ** 2) / (len(values) - 1)
+    # The length of a mean is too large by that of its noise.
+    expected = (size**2 - values.shape[1] * noise) / size
+    along = (values * mean).sum(axis=1) / size
+    # Correlated columns have errors in common, along a direction up to so many times those of one column.
+    t = (along - expected) / np.sqrt(cells.widest.max() * (usual**2 + errors**2 + noise))
+    probability = stats.t.cdf(t, _PRIOR) * len(values) * len(USUAL)
     found = []
-    values, errors = cells.outcome, np.sqrt(1.0 / cells.rows[:, -1:])
-    usual = USUAL["direction"]
-    for m, site in enumerate(cells.sites):
-        mean = np.delete(values, m, axis=0).mean(axis=0)
-        size = float(np.sqrt(mean @ mean))
-        noise = (usual**2 + float(np.delete(errors, m).max()) ** 2) / (len(values) - 1)
-        # The length of a mean is too large by that of its noise.
-        expected = (size**2 - mean.size * noise) / size if size > 0.0 else 0.0
-        if expected > 0.0 and values[m].any():
-            along = float(values[m] @ mean) / size
-            # Correlated columns have errors in common, along a direction up to so many times those of one column.
-            t = (along - expected) / np.sqrt(cells.widest.max() * (usual**2 + errors[m, 0] ** 2 + noise))
-            probability = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
-            if probability < WARNS:
-                prefix = f"correlates with the outcome unlike other sites ({along:.2f} along them, not {expected:.2f})"
-                advice = "is the outcome coded in reverse, or does it belong to other rows?"
-                found.append(Finding(site, "", f"{prefix}: {advice}", bool(probability < REFUSES)))
+    for m in np.flatnonzero((expected > 0.0) & values.any(axis=1) & (probability < WARNS)):
+        prefix = f"correlates with the outcome unlike other sites ({along[m]:.2f} along them, not {expected[m]:.2f})"
+        advice = "is the outcome coded in reverse, or does it belong to other rows?"
+        found.append(Finding(cells.sites[m], "", f"{prefix}: {advice}", bool(probability[m] < REFUSES)))
     return found

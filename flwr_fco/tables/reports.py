@@ -364,28 +364,28 @@ def quality_of(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
     rows = sum(answer.examples for answer in answers)
     overall = _overall(model, answers) | {"pairs": sum(answer.numbers["compared"] for answer in answers)}
     overall |= _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
-    bins, withheld = list[dict[str, float]](), ""
+    bins = list[dict[str, float]]()
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
     deviation = math.sqrt(max(square - mean**2, 0.0))
-    if deviation > 0.0:
-        edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
-        for merged in _MERGED:
-            shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
-            reported = ask("bins", {**_numbered(edges), "merged": float(merged)}, shapes, "reported")
-            if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
-                sums = np.sum([[own.examples * own.vectors[name] for name in shapes] for own in reported], axis=0)
-                ends = [*edges[merged - 1 :: merged].tolist(), math.inf]
-                bins = rows_of({"up to": ends, **dict(zip(shapes, sums, strict=True))})
-                break
-        else:
-            withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
+    edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
+    # Of scores that are all the same there is one bin, which says no more than all rows.
+    for merged in _MERGED if deviation > 0.0 else ():
+        shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
+        reported = ask("bins", {**_numbered(edges), "merged": float(merged)}, shapes, "reported")
+        if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
+            sums = np.sum([[own.examples * own.vectors[name] for name in shapes] for own in reported], axis=0)
+            ends = [*edges[merged - 1 :: merged].tolist(), math.inf]
+            bins = rows_of({"up to": ends, **dict(zip(shapes, sums, strict=True))})
+            break
     of_sites = list[dict[str, Any]]()
     for own in answers:
         about = {"site": called(own.partition, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
         of_sites.append(about | _overall(model, [own]))
     many = f"{len(answers)} site{'s' * (len(answers) > 1)}"
     lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {many}")]
-    lines += [*_lines(overall), *[("Bins", withheld)] * bool(withheld), *(("Left out", text) for text in left_out)]
+    withheld = "withheld by a site: of so few rows, or others than before in this run; or it has not answered"
+    lines += [*_lines(overall), *[("Bins", withheld)] * (deviation > 0.0 and not bins)]
+    lines += [("Left out", text) for text in left_out]
     lines += [("Weights", "none: every row counts once, unlike in the fit")] * model._weighted
     lines += [("Clusters", "none: errors are those of independent rows")] * (model.cluster is not None)
     text = [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
