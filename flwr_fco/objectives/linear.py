@@ -438,9 +438,8 @@ class Linear(Objective):
 
     def _flat(self, curvature: float) -> Linear:
         """Return squares of these rows, whose curvature c is the same everywhere: their Hessian is c A'A / n + l2 I."""
-        flat = self._with(link=links.Squares(curvature), offset=np.zeros(self.num_examples))
-        flat._set_features(self.features, self.features.shape[1:])
-        return flat
+        about = {"link": links.Squares(curvature), "offset": np.zeros(self.num_examples)}
+        return self._with(self.features, self.features.shape[1:], **about)
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Return the expected smoothness of minibatches without replacement.
@@ -523,30 +522,29 @@ class Linear(Objective):
 
     # --- rows and columns ---------------------------------------------------------------------------------------------
 
-    def _with(self, **changed: Any) -> Self:
-        """Return the same loss with other attributes."""
+    def _with(self, features: Any = None, shape: tuple[int, ...] = (), **changed: Any) -> Self:
+        """Return the same loss with other attributes, and of other rows or columns if they are given."""
         other = copy.copy(self)
         vars(other).update(changed)
+        if features is not None:
+            other._set_features(features, shape)
         return other
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         chosen = {name: vars(self)[name][rows] for name in {"targets", "labels", "offset"} & vars(self).keys()}
-        link = self.link.of_rows(rows) if isinstance(self.link, Coupled) else self.link
+        chosen["link"] = self.link.of_rows(rows) if isinstance(self.link, Coupled) else self.link
         weights = self.weights[rows]
         mean = float(weights.mean())
         share = rows.size / self.num_examples * mean
-        other = self._with(**chosen, link=link, weights=weights / mean, mass=self.mass * share, feature_names=None)
-        other._set_features(self.features[rows], self._row_shape)
-        return other, share
+        chosen |= {"weights": weights / mean, "mass": self.mass * share, "feature_names": None}
+        return self._with(self.features[rows], self._row_shape, **chosen), share
 
     def on_columns(self, columns: NDArray[np.int64]) -> Self:
         """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0.
 
         An intercept is a column of ones, and has the number after the last one.
         """
-        other = self._with(intercept=False)
-        other._set_features(design.columns_of(self.features, columns), columns.shape)
-        return other
+        return self._with(design.columns_of(self.features, columns), columns.shape, intercept=False)
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
