@@ -599,13 +599,12 @@ class Federated(Reports, BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(f"{prefix}, or penalise them and ask for no intervals") from error
         self._describe(strategy, last, sites, unsolved)
         penalised = getattr(strategy.regularizer, "strength", 0.0) * (1.0 if self._factors is None else self._factors)
-        idle = sites.idle
-        units = getattr(run_of(strategy).state, "units", np.zeros(0))[: idle.size * outputs].reshape(-1, outputs)
+        units = getattr(run_of(strategy).state, "units", np.zeros(0))[: sites.idle.size * outputs].reshape(-1, outputs)
         where = "at each site" if self._own_levels else "at all sites together"
         beside = ", or is the same in all rows at risk at each event" * (self._kind is TIMES)
         constant = f"constant {where}, so nothing is known of its coefficient, which is set to 0"
         follows = f"follows from other columns{beside}, so many models fit as well: leave it out"
-        for free, why in ((idle, constant), (units.any() & ~units.any(axis=1) & ~idle, follows)):
+        for free, why in ((sites.idle, constant), (units.any() & ~units.any(axis=1) & ~sites.idle, follows)):
             if (free := np.flatnonzero(free & (penalised == 0.0))).size:
                 warnings.warn(f"{first_of([names[j] for j in free.tolist()])}: {why}", stacklevel=4)
         return result.arrays

@@ -442,11 +442,10 @@ def rao(sums: Sums, found: Estimates, columns: Indices, centre: Vector) -> tuple
     ----------
     Rao: Large sample tests of statistical hypotheses concerning several parameters (Math. Proc. Cambridge 1948).
     """
-    statistic, degrees = np.full(columns.size, math.nan), np.full(columns.size, math.nan)
-    if found.inverse is None or len(sums.each) < 2:
+    statistic, degrees = np.full((2, columns.size), math.nan)
+    if (whole := found.inverse) is None or len(sums.each) < 2:
         return statistic, degrees, statistic.copy()
     size = sums.point.size
-    whole = found.inverse
     move = -whole @ sums.gradient
     blocks = [site.weight * site.vectors["block"] for site in sums.each]
     gradients = np.array([site.weight * site.vectors["gradient"][:size] for site in sums.each])

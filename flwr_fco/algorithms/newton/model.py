@@ -261,9 +261,8 @@ def working_set(x: Vector, slopes: Vector, psi: BoundRegularizer, smallest: int 
         # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
         score = np.abs(x - psi.prox(x - slopes, 1.0))
     size = min(max(smallest, _LEAST_OF_A_CLASS * outputs, _TIMES * count), _MOST)
-    order = np.argsort(-score, kind="stable")
     mask = np.zeros(x.size, dtype=np.bool_)
-    mask[order[:size]] = True
+    mask[np.argsort(-score, kind="stable")[:size]] = True
     return whole_groups(mask, psi)
 
 
