@@ -584,18 +584,16 @@ class BoundRegularizer:
         given = [(e, regularizer.for_array(e.name) if e.regularized else None) for e in layout.optimized]
         #: Places of the arrays that psi does not act on.
         self._idle = [entry.block for entry, own in given if own is None]
-        self.parts: list[tuple[Any, tuple[int, ...], Regularizer]]
-        self.parts = [(entry.block, entry.shape, own) for entry, own in given if own is not None]
+        named: list[tuple[str, Any, tuple[int, ...], Regularizer]]
+        named = [(entry.name, entry.block, entry.shape, own) for entry, own in given if own is not None]
         if scope == "joint":
             place: Any = np.flatnonzero(layout.regularized_mask())
-            regularizer.check_shape(" + ".join(layout.regularized_names), place.shape)
             together = place.size and (np.diff(place) == 1).all()
             where = slice(int(place[0]), int(place[-1]) + 1) if together else place
-            self.parts = [(where, place.shape, regularizer)] if place.size else []
-        else:
-            for entry, own in given:
-                if own is not None:
-                    own.check_shape(entry.name, entry.shape)
+            named = [(" + ".join(layout.regularized_names), where, place.shape, regularizer)]
+        for name, _, shape, own in named:
+            own.check_shape(name, shape)
+        self.parts = [(where, shape, own) for _, where, shape, own in named if math.prod(shape)]
         self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
         self._maps = [(where, own.solver(shape)) for where, shape, own in self.parts]
 
