@@ -175,8 +175,7 @@ def minimise(
     pull = zeros + shift + penalty * center
     start = zeros + (center if start is None else start)
     if objective.minimiser is not None:
-        minimum: Minimum = objective.minimiser(pull, penalty, start, work, duality)
-        return minimum
+        return Minimum._make(objective.minimiser(pull, penalty, start, work, duality))
     if not objective.smooth or objective.ascends is not None:
         kind, other = ("not smooth", "LocalSGD") if objective.ascends is None else ("a saddle function", "FeDualEx")
         prefix = f"{type(objective).__name__} is {kind}, and has no method"
@@ -250,7 +249,9 @@ def _preconditioner(objective: Objective, penalty: float, diagonal: Vector) -> _
     Nothing changes where the scores of all classes do, but for squares of the weights: steps have no other part there,
     or the value would fall for ever along what rounding leaves.
     """
-    scales = 1.0 / np.maximum(diagonal + penalty, 1e-300)
+    curved = diagonal + penalty
+    # Along a coordinate without curvature the value may fall for ever, which steps of a finite length show.
+    scales = 1.0 / np.where(curved > 1e-300, curved, curved.max(initial=0.0) or 1.0)
     if not isinstance(objective, MultinomialLogistic):
         return lambda v: scales * v
     each = scales.reshape(-1, objective.num_classes)

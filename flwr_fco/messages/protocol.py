@@ -425,7 +425,7 @@ class Uplink(NamedTuple):
             If the reply has none.
         """
         if self.elapsed is None:
-            raise ProtocolError("the client reports no sum of step sizes")
+            raise ProtocolError("the client reports no sum of step sizes; of minimisations take replies.sum()")
         return self.elapsed
 
 
