@@ -46,9 +46,8 @@ def test_importing_the_package_imports_nothing_heavy_and_no_part_pytorch():
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
     assert {"flwr_fco", "flwr", "numba", "numpy", "scipy", "sklearn", "torch"} & {*loaded} == {"flwr_fco"}
     every = ", ".join(f"flwr_fco.{part}" for part in PARTS if part != "torch")
-    done = run_code(f"import sys\n\nassert 'torch' not in sys.modules\nimport {every}\n\nprint(*sys.modules)\n")
-    assert {"flwr_fco.tables", "flwr_fco.simulation"} <= {*(loaded := done.stdout.split())}
-    assert "torch" not in loaded
+    loaded = run_code(f"import sys\n\nimport {every}\n\nprint(*sys.modules)\n").stdout.split()
+    assert {"flwr_fco.tables", "torch"} & {*loaded} == {"flwr_fco.tables"}
 
 
 WITHOUT_PYTORCH = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from problems import refused
+from problems import nightly, refused
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
@@ -214,7 +214,7 @@ def test_the_runs_differ_in_the_strategy_and_its_rates_only(request):
     refused("strength > 0", centralised, read_task(request.config.rootpath, {"strength": 0.0}))
 
 
-@pytest.mark.parametrize("name", ["picture.png", "PICTURE.PNG"])
+@pytest.mark.parametrize("name", [*nightly("picture.png"), "PICTURE.PNG"])
 def test_the_picture_is_drawn(tmp_path, name):
     rounds = {r: {"objective": 1.0 / (r + 1), "accuracy": r / 10, "density": 1.0 - r / 10} for r in range(10)}
     draw({"FedDualAvg": rounds, "FedAvgSubgradient": rounds}, rounds[9], tmp_path / "new" / name)
