@@ -7,6 +7,7 @@ import pytest
 
 import reproduction.figures  # noqa: F401
 from flwr_fco.errors import ConfigurationError
+from reproduction import pages
 from reproduction.figure import DESCRIBED, HERE, claims, find_figure
 from reproduction.pages import DOCS, _say, all_rows, write_pages
 from reproduction.verdicts import decide, fingerprint, read_results, stored_values, unlike
@@ -108,7 +109,8 @@ def rows():
     return all_rows()
 
 
-def test_the_pages_are_those_of_the_stored_results(tmp_path):
+def test_the_pages_are_those_of_the_stored_results(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "all_rows", lambda stored: rows)
     write_pages(tmp_path)
     for page in tmp_path.iterdir():
         assert page.read_text() == (DOCS / page.name).read_text(), f"{page.name}: python -m reproduction.pages"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import app_of, simulated
+from problems import app_of, paired, simulated
 
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle
@@ -52,14 +52,14 @@ def gaps_of(kind, objective, psi, h, start, rounds, **options):
     return np.array(gaps)
 
 
-@pytest.mark.parametrize("name", INSTANCES)
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("method", [(FeDualEx, {}), (FedMiP, {"server_prox": False})])
-def test_theorem_4_holds_after_every_number_of_steps(name, seed, method):
+METHODS = {FeDualEx: {}, FedMiP: {"server_prox": False}}
+
+
+@pytest.mark.parametrize(("name", "seed", "kind"), paired(INSTANCES, [0, 1], METHODS))
+def test_theorem_4_holds_after_every_number_of_steps(name, seed, kind):
     """Gap(ergodic point) <= beta B / T at every T; of mirror prox by He, Juditsky, Nemirovski."""
-    kind, more = method
     objective, psi, h, start, beta, diameter = INSTANCES[name](seed)
-    one_step = {"work": Steps(1, batch_size=None), "client_lr": 1.0 / beta, **more}
+    one_step = {"work": Steps(1, batch_size=None), "client_lr": 1.0 / beta, **METHODS[kind]}
     gaps = gaps_of(kind, objective, psi, h, start, 150, **one_step)
     bound = beta * diameter / np.arange(1, 151)
     assert (gaps >= -1e-12).all()
