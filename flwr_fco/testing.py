@@ -282,18 +282,16 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
     results = [_check_map(lambda v, *out: h.retrieve(v, t, psi, *out), z, where) for z in duals]
     convex = getattr(psi, "convex", True)
     prefix = f"{where}: not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
-    points = np.array(results + more).reshape(len(results + more), -1)
     # With a large step most results are the same point.
-    others = np.unique(points, axis=0)
+    others = np.unique(np.reshape(results + more, (-1, duals[0].size)), axis=0)
     ends = [psi.value(x.reshape(duals[0].shape)) for x in others]
-    for w, z in zip(points, np.reshape(duals, (len(duals), -1)), strict=False):
+    for w, z in np.reshape([*zip(results, duals, strict=True)], (-1, 2, duals[0].size)):
         tried = _towards(w, others)
         here, *values = [psi.value(x.reshape(duals[0].shape)) for x in (w, *tried[len(others) :])]
         values = ends + values
         require(math.isfinite(here + h.value(w)), f"{where}: psi or h is not finite at the result:", w=w)
         tried = tried[np.isfinite(values)]
-        here = t * here
-        there = t * np.array(values)[np.isfinite(values)]
+        here, there = t * here, t * np.array(values)[np.isfinite(values)]
         dual = h.gradient(w)
         moves = tried - w
         # Effect of the rounding of w on its dual, which is large around a center and for a large p.

@@ -42,8 +42,8 @@ def slope(code, parameter, score, target):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
-def _fill_scores(features, rows, w, result):  # type: ignore[no-untyped-def]
-    """Write <x, w> of the given rows."""
+def fill_scores(features, rows, w, result):  # type: ignore[no-untyped-def]
+    """Write <x, w> + intercept of the given rows; the intercept is what w has beyond the features."""
     d, count = features.shape[1], rows.shape[0]
     by_eight = count - count % 8
     for i in range(0, by_eight, 8):
@@ -67,24 +67,15 @@ def _fill_scores(features, rows, w, result):  # type: ignore[no-untyped-def]
         for j in range(d):
             s0 += x0[j] * w[j]
         result[i] = s0
-
-
-@njit(cache=True)
-def scores_of(features, w):  # type: ignore[no-untyped-def]
-    """Return <x, w> + intercept of all rows; the intercept is what w has beyond the features."""
-    n, d = features.shape
-    result = np.empty(n)
-    _fill_scores(features, np.arange(n), w, result)
     if w.shape[0] > d:
-        # Loops compile in half of the time that expressions of arrays take.
-        for i in range(n):
+        for i in range(count):
             result[i] += w[d]
-    return result
 
 
 @njit(cache=True)
 def add_scaled(out, factor, vector):  # type: ignore[no-untyped-def]
     """Add a factor times a vector of either precision to the first numbers of a sum, without a vector in between."""
+    # Loops compile in half of the time that expressions of arrays take.
     for j in range(vector.size):
         out[j] += factor * np.float64(vector[j])
 
@@ -117,13 +108,11 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
         raise ValueError("the vector w, or out, has another length than the objective's layout")
     check_rows(n, rows)
     slopes = np.empty(count)
-    _fill_scores(features, rows, w, slopes)
-    intercept = w[d] if w.shape[0] > d else 0.0
+    fill_scores(features, rows, w, slopes)
     mean = scale / max(count, 1)
     for i in range(count):
         row = rows[i]
-        score = slopes[i] + intercept + offset[row]
-        slopes[i] = mean * weights[row] * slope(code, parameter, score, targets[row])
+        slopes[i] = mean * weights[row] * slope(code, parameter, slopes[i] + offset[row], targets[row])
     if l2 != 0.0:
         for j in range(d):
             out[j] += scale * l2 * w[j]

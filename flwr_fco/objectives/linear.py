@@ -15,7 +15,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, checked, refusing
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, add_sparse_rows, row_scores, scores_of
+from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, add_sparse_rows, fill_scores, row_scores
 from flwr_fco.objectives import design, links
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.links import Coupled, Link, Scores
@@ -155,6 +155,14 @@ class Linear(Objective):
         shape = (n,) if link.outputs == 1 else (n, link.outputs)
         self.offset = np.zeros(shape) if offset is None else design.as_numbers("offset", offset, shape)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Numbers of a copy may all be written, and none that processes share: kernels would be compiled for both again.
+        if isinstance(self.features, np.ndarray):
+            self.features.flags.writeable = False
+        for name in ("targets", "weights", "offset"):
+            setattr(self, name, np.require(getattr(self, name), requirements="W"))
+
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
         if isinstance(features, np.ndarray):
@@ -183,7 +191,8 @@ class Linear(Objective):
         """Return the scores of all rows, without offsets."""
         self._check(w)
         if self.num_outputs == 1 and isinstance(self.features, np.ndarray):
-            return np.asarray(scores_of(self.features, w))
+            fill_scores(self.features, np.arange(self.num_examples), w, scores := np.empty(self.num_examples))
+            return scores
         return np.concatenate([self._product(block, w) for _, block in self._blocks()])
 
     def _blocks(self, batch: Batch = None, least: int = 0, dtype: Any = np.float64) -> Iterable[tuple[Any, Any]]:

@@ -87,6 +87,7 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(package, tmp_path, kin
 
 
 COUNT = """
+import pickle
 from numba.core.dispatcher import Dispatcher
 from flwr_fco import L1, Logistic
 from flwr_fco.kernels import dual_averaging, losses, prox
@@ -94,6 +95,11 @@ import numpy as np
 
 objective = Logistic(np.eye(3), np.array([0, 1, 0]))
 w = L1(0.1).bind(objective.layout).prox(objective.gradient(np.zeros(4)), 1.0)
+buffers = []
+data = pickle.dumps(objective, protocol=5, buffer_callback=buffers.append)
+for other in (pickle.loads(pickle.dumps(objective)), pickle.loads(data, buffers=map(bytes, buffers))):
+    other.gradient(w)
+assert len(losses.add_batch.signatures) == 1, "compiled again for an objective of another process"
 kernels = [k for m in (dual_averaging, losses, prox) for k in vars(m).values() if isinstance(k, Dispatcher)]
 print(sum(sum(k.stats.cache_misses.values()) for k in kernels), sum(sum(k.stats.cache_hits.values()) for k in kernels))
 """
