@@ -1,14 +1,12 @@
 """Every rival keeps the contract of the library's strategies, comes to its limit, and takes the steps of its box."""
 
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from converging import biased, converges, doubled_strength, exact, subgradient
 from faulty import FAULTS, faulty_run, held_alike, weights_of
+from fresh import run_code
 from halves import begins_where_it_ended, find_solver
 from problems import CONSTANTS, app_of, fitting, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
@@ -71,28 +69,12 @@ def test_the_library_has_none_of_them():
     assert STRATEGIES == {**strategies.STRATEGIES, **RIVALS}
 
 
-HERE = Path(__file__).parents[3]
-CLIENT = """
-import flwr_fco.client_apps
-from flwr_fco.algorithms.contract import method_of
-try:
-    method_of("fed_pd", {})
-except Exception as error:
-    print(error)
-import reproduction.rivals
-print(method_of("fed_pd", {}).name)
-"""
-
-
 def test_a_client_finds_their_halves_where_it_imports_them():
-    found = subprocess.run(
-        [sys.executable, "-c", CLIENT], capture_output=True, text=True, cwd=Path(__file__).parents[3]
-    )
+    lines = "import {}; from flwr_fco.algorithms.contract import method_of; method_of('fed_pd', {{}})"
+    found, missing = (run_code(lines.format(imported)) for imported in ("reproduction.rivals", "flwr_fco.client_apps"))
     assert found.returncode == 0, found.stderr
-    refused, name = found.stdout.strip().rsplit("\n", 1)
-    assert "'fed_pd'" in refused
-    assert "Import its module in the ClientApp" in refused
-    assert name == "fed_pd"
+    assert missing.returncode != 0
+    assert all(words in missing.stderr for words in ("'fed_pd'", "Import its module in the ClientApp"))
 
 
 @pytest.mark.parametrize("name", at_night(RIVALS, {*RIVALS} - {*SETTINGS}))
