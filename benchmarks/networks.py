@@ -7,17 +7,17 @@ With the small one a step takes a millisecond or two: that shows what an exchang
 own; the large one shows the memory. The bare loop is SGD: load the model, train, add up. Beside it the same training
 under Flower's FedAvg, under `FedDualAvg(client="unmodified", density=)`, with our optimiser in the place of SGD, and as
 a `TorchObjective` whose steps our local solver takes; these two with an l1 norm. Each way runs in a process of its own,
-by turns: CPU of a round is the median over the rounds after the first, memory the most that the process had. Needs
-PyTorch.
+a fork of this one, by turns: CPU of a round is the median over the rounds after the first, memory the most that the
+process had. Needs PyTorch.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import resource
-import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 try:
@@ -117,22 +117,13 @@ def run(way: str, size: str) -> dict[str, float]:
 
 def main() -> None:
     """Print a table for each size."""
-    only = {"nargs": 2, "metavar": ("WAY", "SIZE"), "help": "one of them, in this process"}
-    given = options_of(__doc__, "small networks, three rounds", turns={"type": int, "default": 3}, only=only)
-    if given.only:
-        print(json.dumps(run(*given.only)))
-        return
+    given = options_of(__doc__, "small networks, three rounds", turns={"type": int, "default": 3})
     for size in ("quick",) if given.quick else ("small", "large"):
         found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         for _ in range(1 if given.quick else given.turns):
             for way in WAYS:
-                if given.quick and way != WAYS[0]:
-                    # A process of its own takes seconds to import PyTorch.
-                    found[way].append(run(way, size))
-                    continue
-                command = [sys.executable, __file__, "--only", way, size]
-                reported = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                found[way].append(json.loads(reported.splitlines()[-1]))
+                with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
+                    found[way].append(process.submit(run, way, size).result())
         middle = {way: middles(rows) for way, rows in found.items()}
         print_head(size, "CPU ms a round", "of the bare loop's", "of FedAvg's", "GB", "of FedAvg's")
         for way, own in middle.items():

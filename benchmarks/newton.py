@@ -253,13 +253,15 @@ def main() -> None:
         print_row(problem.name, numbers["rounds"], f"{numbers['duality-gap']:.1e}", *sizes, *counts)
         if not numbers["duality-gap"] <= TOLERANCE or numbers["rounds"] > problem.most_rounds:
             missed.append(f"{problem.name}: a gap of {numbers['duality-gap']:.1e} after {numbers['rounds']} rounds")
-        if problem.oracle and numbers["objective"] > scikit_learns(problem) + TOLERANCE:
+        # A small strength takes scikit-learn seconds.
+        judged = problem.oracle and not (given.quick and problem.strength < 0.5)
+        if judged and numbers["objective"] > scikit_learns(problem) + TOLERANCE:
             missed.append(f"{problem.name}: above scikit-learn's objective")
-    folds = 2 if given.quick else 5
-    along = Strengths(30, 0.01, folds=folds)
+    count, folds = (10, 2) if given.quick else (30, 5)
+    along = Strengths(count, 0.01, folds=folds)
     path, seconds = solved(next(breast_cancer()), 60, strengths=along, tolerance=PATH_TOLERANCE)
     print(
-        f"\n30 strengths and {folds} folds of breast cancer: {path['solved-problems']} problems to a gap of "
+        f"\n{count} strengths and {folds} folds of breast cancer: {path['solved-problems']} problems to a gap of "
         f"{path['duality-gap']:.1e} in {path['rounds']} rounds, {path['bytes-up'] / 1e6:.2f} MB up and "
         f"{path['bytes-down'] / 1e6:.2f} MB down a site, {seconds:.1f} s"
     )

@@ -1,7 +1,7 @@
 """FedNewton's path of strengths: bytes a site sends for 30 strengths and 5 folds of more features than rows.
 
     python benchmarks/path.py           5,000 and 20,000 features, squares and logistic: some minutes of one core
-    python benchmarks/path.py --quick   200 features, 8 strengths: some seconds, without bars
+    python benchmarks/path.py --quick   200 features, 5 strengths: some seconds, without bars
 
 Five sites have 60 to 180 rows of standardised features with 20 common factors, and 20 coefficients of .6. Each model is
 solved to 1e-10 of the loss of an intercept alone.
@@ -47,13 +47,13 @@ def sites(features: int, loss: str) -> list[Any]:
 
 def main() -> None:
     """Print a line a problem; an error if a bar is not met."""
-    quick = options_of(__doc__, "200 features, 8 strengths and 3 folds").quick
+    quick = options_of(__doc__, "200 features, 5 strengths and 2 folds").quick
     print_head("features", "loss", "rounds", "up, a site", "down", "largest gap", "seconds")
     missed = []
     for features, loss in [(200, "squares"), (200, "logistic")] if quick else BARS:
         tolerance = RELATIVE * (0.5 * 16.0 if loss == "squares" else math.log(2.0))
         options: dict[str, Any] = {
-            "strengths": Strengths(8, 0.01, folds=3) if quick else Strengths(30, 0.01, folds=5),
+            "strengths": Strengths(5, 0.01, folds=2) if quick else Strengths(30, 0.01, folds=5),
             "tolerance": tolerance,
             "fraction_evaluate": 0.0,
         }

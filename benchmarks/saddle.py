@@ -114,7 +114,7 @@ def gathered(features: np.ndarray, batch: int, classes: int, queries: int, per_c
 def main() -> None:
     """Print the table."""
     quick = options_of(__doc__, "few rounds and clients, for continuous integration").quick
-    rounds, clients = (3, 8) if quick else (9, 100)
+    rounds, clients = (3, 4) if quick else (9, 100)
     rng = np.random.default_rng(0)
     box = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})
     print(f"{clients} clients, one BLAS thread, medians of {rounds} rounds; the bar is {BAR}")

@@ -214,7 +214,7 @@ def main() -> None:
     settings = options_of(__doc__, "digits, one seed", data=data, seeds=seeds)
     torch.set_num_threads(1)
     if settings.quick:
-        globals().update(CUTS=2, AFTER=3, ROUNDS=6, TURNS=1)
+        globals().update(CUTS=2, EACH=1, AFTER=1, ROUNDS=2, TURNS=1)
         print_channels("digits wide", [0], None)
         print_two_of_four(["digits small"], [0])
         print_linear(256)

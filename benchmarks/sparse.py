@@ -109,7 +109,7 @@ def main() -> int:
     quick = options_of(__doc__).quick
     logging.getLogger("flwr").setLevel(logging.ERROR)
     sizes = [10**4, 10**6] + ([] if quick else [10**7])
-    repetitions = 5 if quick else 15
+    repetitions = 2 if quick else 15
     missed = 0
     with threadpool_limits(1):
         for zipf in (False, True):
