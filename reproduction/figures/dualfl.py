@@ -202,7 +202,7 @@ def dualfl_theory(own: Figure) -> None:
         own.run(f"AOGM, theorem 3.3's tolerances, mu = {mu}", "DualFL", nu=nu, l2=mu, **aogm)
     own.run("rho = nu/4L, mu = 0.1", "DualFL", nu=0.1, l2=0.1, rho=0.00357)
     own.run("rho = nu/100L, mu = 0.1", "DualFL", nu=0.1, l2=0.1, rho=0.000143)
-    own.quick("communication acceleration", but={"at_most": 0.001, "factor": 1.5}, num_rounds=40)
+    own.quick("communication acceleration", but={"at_most": 0.005, "factor": 1.5}, num_rounds=22)
 
 
 @figure("svm-breast-cancer", "energy-error; distance", seeds=2)

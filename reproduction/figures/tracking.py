@@ -260,4 +260,4 @@ def gt_theory(own: Figure) -> None:
     own.run("normal covariates", "DFedDAGT")
     own.run("truncated covariates", "DFedDAGT", truncation=2.0)
     but: dict[str, Any] = {"run": ["d = 1,024, complete graph"], "than": ["d = 256, complete graph"]}
-    own.quick("rounds grow like h(w*)", but={**but, "below": 300.0, "at_least": 1.2, "at_most": 1.65}, num_rounds=150)
+    own.quick("rounds grow like h(w*)", but={**but, "below": 350.0, "at_least": 1.2, "at_most": 1.65}, num_rounds=100)
