@@ -181,7 +181,7 @@ class Layout:
             The model. Floating arrays are optimised; integer and boolean arrays pass through.
         apply_to : str or sequence of str, optional
             Shell patterns (``"*.weight"``) of the arrays that the regularizer acts on. By default: the arrays of two or
-            more dimensions if there are any, otherwise all but those called ``intercept`` or ``bias``. Among unnamed
+            more dimensions if there are any, otherwise all, but none called ``intercept`` or ``bias``. Among unnamed
             arrays (Flower numbers them), single numbers next to longer arrays are taken for intercepts.
         pass_through : str or sequence of str
             Shell patterns of floating arrays that are averaged but not optimised, besides PyTorch's running statistics.
@@ -210,10 +210,11 @@ class Layout:
         """Return the layout whose regularizer acts on what `apply_to` names, as in :meth:`from_arrays`."""
         if apply_to is not None:
             return self.regularizing(matching(list(self.shapes), apply_to))
-        matrices = {entry.name for entry in self.optimized if len(entry.shape) >= 2}
         longer = {entry.name for entry in self.optimized if entry.size > 1}
         # Names in JAX are "dense/bias", or "['dense']['bias']".
         slopes = {name for name in self.shapes if re.split("[./']", name.rstrip("']"))[-1] not in UNREGULARIZED}
+        # Layers in a stack have a matrix of biases.
+        matrices = {entry.name for entry in self.optimized if len(entry.shape) >= 2} & slopes
         # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
         unnamed = all(name.isdecimal() for name in self.shapes)
         return self.regularizing(matrices or (unnamed and longer) or slopes)

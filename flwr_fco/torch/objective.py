@@ -381,7 +381,7 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     ----------
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that a regularizer acts on; by default those with two or more dimensions, or if
-        there are none all but those called ``intercept`` or ``bias``.
+        there are none all, but none called ``intercept`` or ``bias``.
 
     Examples
     --------

@@ -46,7 +46,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     Notes
     -----
-    1. psi acts on the parameters with two or more dimensions if there are any, otherwise on all except those called
+    1. psi acts on the parameters with two or more dimensions if there are any, otherwise on all, but on none called
        ``bias`` or ``intercept``, as on the server. ``apply_to`` overrides this rule. A regularizer set for a group acts
        on all of the group's parameters.
     2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. One
@@ -350,7 +350,7 @@ class DualAveraging(CompositeOptimizer):
         psi.
     apply_to : str or sequence of str, optional
         Shell patterns of the names of the parameters that psi acts on; by default those with two or more dimensions, or
-        if there are none all but those called ``intercept`` or ``bias``.
+        if there are none all, but none called ``intercept`` or ``bias``.
     momentum : float, default 0.0
         beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as in `torch.optim.SGD`. psi's
         weight grows by the total weight of the gradients in m: c <- beta c + 1, t <- t + lr c.

@@ -39,6 +39,7 @@ ACTED_ON = [
     ({"x": (3,), "y": (1,)}, None, ("x", "y")),
     ({"layer.bias": (3,), "dense/bias": (3,), "['a']['bias']": (1,), "layer.gain": (3,)}, None, ("layer.gain",)),
     ({"a.weight": (2, 2), "b.weight": (2, 2)}, ["b.*"], ("b.weight",)),
+    ({"a.kernel": (2, 2), "stack.bias": (2, 2), "gain": (2,)}, None, ("a.kernel",)),
     ({"['a']['w']": (2, 2), "['b']['w']": (2, 2)}, ["['b']['w']"], ("['b']['w']",)),
 ]
 

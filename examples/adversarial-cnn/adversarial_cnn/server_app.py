@@ -16,18 +16,18 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, and print accuracies and the share of pixels that the attack changes."""
     config = context.run_config
-    bound = float(config["bound"])
+    bound = config["bound"]
     strategy = getattr(strategies, str(config["strategy"]))(
         # The penalty is the opponent's: it enters the game with a minus, and is written with a plus.
-        regularizer=PerParameter({"perturbation": L1(float(config["strength"]), bound=bound)}),
+        regularizer=PerParameter({"perturbation": L1(config["strength"], bound=bound)}),
         arrays=Arrays(apply_to="perturbation"),
-        client_lr=float(config["client-lr"]),
-        server_lr=float(config["server-lr"]),
-        work=Steps(int(config["local-steps"]), batch_size=int(config["batch-size"])),
+        client_lr=config["client-lr"],
+        server_lr=config["server-lr"],
+        work=Steps(config["local-steps"], batch_size=config["batch-size"]),
         fraction_evaluate=0.0,
-        seed=int(config["seed"]),
+        seed=config["seed"],
     )
-    torch.manual_seed(int(config["seed"]))
+    torch.manual_seed(config["seed"])
     model = Attacked()
     with torch.no_grad():
         model.perturbation.uniform_(-bound, bound)
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         )
         return MetricRecord(metrics)
 
-    rounds = int(config["num-server-rounds"])
+    rounds = config["num-server-rounds"]
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(model.state_dict()),

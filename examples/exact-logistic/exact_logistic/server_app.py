@@ -28,16 +28,16 @@ def main(grid: Grid, context: Context) -> None:
 
     strategy = DualFL(
         nu=L2,
-        rho=float(context.run_config["rho"]),
+        rho=context.run_config["rho"],
         work=Minimise(tolerance=1e-11),
-        min_train_nodes=int(context.run_config["num-hospitals"]),
-        min_available_nodes=int(context.run_config["num-hospitals"]),
+        min_train_nodes=context.run_config["num-hospitals"],
+        min_available_nodes=context.run_config["num-hospitals"],
         fraction_evaluate=0.0,
     )
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({name: Array(array) for name, array in initial_model().items()}),
-        num_rounds=int(context.run_config["num-server-rounds"]),
+        num_rounds=context.run_config["num-server-rounds"],
         evaluate_fn=evaluate if bundled else None,
     )
     if not bundled:

@@ -21,15 +21,15 @@ def main(grid: Grid, context: Context) -> None:
     data = str(config["data"])
     strategy = getattr(strategies, str(config["strategy"]))(
         # By itself on every array of two dimensions: the kernels, not the biases.
-        regularizer=L1Ball(float(config["radius"])),
-        client_lr=float(config["client-lr"]),
-        server_lr=float(config["server-lr"]),
-        work=Epochs(int(config["local-epochs"]), batch_size=int(config["batch-size"])),
+        regularizer=L1Ball(config["radius"]),
+        client_lr=config["client-lr"],
+        server_lr=config["server-lr"],
+        work=Epochs(config["local-epochs"], batch_size=config["batch-size"]),
         fraction_train=min(1.0, int(config["clients-per-round"]) / num_nodes),
         fraction_evaluate=0.0,
-        seed=int(config["seed"]),
+        seed=config["seed"],
     )
-    torch.manual_seed(int(config["seed"]))
+    torch.manual_seed(config["seed"])
     net = Net(int(config["width"]), num_classes(data))
     if data:
         test = load_images(data, num_nodes, int(config["num-images"])).test_examples()
@@ -51,6 +51,6 @@ def main(grid: Grid, context: Context) -> None:
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(net.state_dict()),
-        num_rounds=int(config["num-server-rounds"]),
+        num_rounds=config["num-server-rounds"],
         evaluate_fn=evaluate,
     )

@@ -16,14 +16,14 @@ app = ServerApp()
 
 def make_strategy(config):
     """Return FedDualAvg with an l1 norm, or without one, which is FedAvg to the last digit."""
-    regularizers = {"FedDualAvg": L1(float(config["strength"])), "FedAvg": Zero()}
+    regularizers = {"FedDualAvg": L1(config["strength"]), "FedAvg": Zero()}
     return FedDualAvg(
         regularizer=regularizers[config["strategy"]],
-        client_lr=float(config["client-lr"]),
-        server_lr=float(config["server-lr"]),
+        client_lr=config["client-lr"],
+        server_lr=config["server-lr"],
         bounds=Bounds(own_loops=True),
-        fraction_evaluate=float(config["fraction-evaluate"]),
-        seed=int(config["seed"]),
+        fraction_evaluate=config["fraction-evaluate"],
+        seed=config["seed"],
     )
 
 
@@ -42,7 +42,7 @@ def shown(scores):
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds; print accuracy and density."""
     config = context.run_config
-    torch.manual_seed(int(config["seed"]))
+    torch.manual_seed(config["seed"])
     net = Net()
     loader = load_test(config["mnist"]) if config["mnist"] else None
 
@@ -55,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
     result = make_strategy(config).start(
         grid=grid,
         initial_arrays=ArrayRecord(net.state_dict()),
-        num_rounds=int(config["num-server-rounds"]),
+        num_rounds=config["num-server-rounds"],
         evaluate_fn=evaluate,
     )
     net.load_state_dict(result.arrays.to_torch_state_dict())

@@ -14,9 +14,9 @@ def main(grid: Grid, context: Context) -> None:
     """Fit the model; print which measurements it uses, and how good it is."""
     names, _, test, _, test_labels = load_patients()
     model = new_model(
-        C=float(context.run_config["C"]),
-        num_clients=int(context.run_config["num-clients"]),
-        max_rounds=int(context.run_config["num-server-rounds"]),
+        C=context.run_config["C"],
+        num_clients=context.run_config["num-clients"],
+        max_rounds=context.run_config["num-server-rounds"],
     )
     model.fit(grid, features=len(names))
     used = np.flatnonzero(model.coef_)

@@ -16,16 +16,16 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train three models, attack each, print a table and draw the attacks."""
     config = context.run_config
-    strength, bound = float(config["strength"]), float(config["bound"])
+    strength, bound = config["strength"], config["bound"]
     shared = {
-        "client_lr": float(config["client-lr"]),
-        "work": Steps(int(config["local-steps"]), batch_size=int(config["batch-size"])),
+        "client_lr": config["client-lr"],
+        "work": Steps(config["local-steps"], batch_size=config["batch-size"]),
         "arrays": Arrays(apply_to=("coefficients", "perturbation")),
         # Where the server has no images, the nodes score the model and the attack that was trained with it.
         "fraction_evaluate": 0.0 if config["bundled"] else 1.0,
     }
     # Small weights move fast: the opponent answers the model, which then has no time to lean on one attack.
-    fast = DiagonalMetric(np.full(PIXELS, 1.0 / float(config["attack-speed"])))
+    fast = DiagonalMetric(np.full(PIXELS, 1.0) / config["attack-speed"])
     geometry = Product({"perturbation": fast, "*": Euclidean()})
     opponent = PerParameter({"perturbation": L1(strength, bound=bound)})
     strategies: dict[str, CompositeStrategy] = {
@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         "FeDualEx": FeDualEx(regularizer=opponent, **shared),
         "FedMiP": FedMiP(regularizer=opponent, mirror_map=geometry, server_prox=False, output=Average(), **shared),
     }
-    rounds = int(config["num-server-rounds"])
+    rounds = config["num-server-rounds"]
     if config["bundled"]:
         train, test = load_server()
     attacks = {}

@@ -15,7 +15,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds; print what the model uses and what travelled."""
     config = context.run_config
-    rounds, nodes = int(config["num-server-rounds"]), int(config["num-clients"])
+    rounds, nodes = config["num-server-rounds"], config["num-clients"]
     test = load_test(nodes)
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -25,10 +25,10 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"accuracy": test.metrics(test.layout.flatten(model))["accuracy"]})
 
     strategy = FedDualAvg(
-        regularizer=L1(float(config["strength"])),
-        client_lr=float(config["client-lr"]),
+        regularizer=L1(config["strength"]),
+        client_lr=config["client-lr"],
         work=Epochs(1, batch_size=10),
-        fraction_train=float(config["fraction-train"]),
+        fraction_train=config["fraction-train"],
         fraction_evaluate=0.0,
     )
     result = strategy.start(
