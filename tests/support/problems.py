@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from scipy import sparse
@@ -385,6 +384,9 @@ def as_users_bring_them(matrix):
 
 def refused(message, call, *given, kind=ConfigurationError, **options):
     """Expect an error whose text matches from a call; return the text."""
+    # Not above: processes of Ray and Flower load the clients of this module, and not one test.
+    import pytest
+
     with pytest.raises(kind, match=message) as error:
         call(*given, **options)
     return str(error.value)
@@ -406,7 +408,13 @@ REPRESENTATIVES = {
 
 def nightly(*values):
     """Mark values, for `pytest.mark.parametrize`, that only the nightly tests run."""
-    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+    return [_at_night(value) for value in values]
+
+
+def _at_night(*row):
+    import pytest
+
+    return pytest.param(*row, marks=pytest.mark.nightly)
 
 
 def covered(*axes):
@@ -419,7 +427,7 @@ def crossed(*axes):
     """Return all combinations, of which only the nightly tests run those that show no value for the first time."""
     values = [tuple(axis) for axis in axes]
     day = covered(*values)
-    return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in itertools.product(*values)]
+    return [row if row in day else _at_night(*row) for row in itertools.product(*values)]
 
 
 def paired(*axes):
@@ -429,9 +437,9 @@ def paired(*axes):
     while any(new.values()):
         day.append(max(rows, key=lambda row: len(new[row])))
         new = {row: new[row] - new[day[-1]] for row in rows}
-    return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in rows]
+    return [row if row in day else _at_night(*row) for row in rows]
 
 
 def by_class(names=STRATEGIES):
     """Mark the names of strategies, for `pytest.mark.parametrize`, that only the nightly tests run."""
-    return [name if name in REPRESENTATIVES else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+    return [name if name in REPRESENTATIVES else _at_night(name) for name in names]

@@ -6,13 +6,16 @@ With the lowest release of Flower that is supported too, whose commands are othe
 import json
 import shutil
 import signal
+import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.cli.app import app
+from typer.testing import CliRunner
 
 from tools.deployment import LocalDeployment, free_ports, listens
 
@@ -46,6 +49,15 @@ class Deployment(LocalDeployment):
         own = {"PYTHONPATH": self.paths, "OMP_NUM_THREADS": "1", "RAN": str(self.ran)}
         return {**super().environment, **own, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 
+    def _call(self, program, arguments):
+        return self.flwr_at(self.home, arguments) if Path(program).stem == "flwr" else super()._call(program, arguments)
+
+    def flwr_at(self, home, arguments):
+        """Run Flower's command line with the configuration in a folder: in this process, as to import it takes long."""
+        with chdir(home):
+            done = CliRunner().invoke(app, [*arguments], env={**self.environment, "FLWR_HOME": str(home)})
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
     def spawn(self, name, program):
         self.processes[name] = super().spawn(name, program)
         return self.processes[name]
@@ -59,7 +71,8 @@ class Deployment(LocalDeployment):
     def start_stranger(self, i, *, register, ca):
         """Start a node that is to stay out."""
         self.make_key(i, register=register)
-        self.spawn(f"node-{i}", self.node_command(i, free_ports(1)[0], ca))
+        # Without a SuperExec for apps, which takes as long to start as the node itself.
+        self.spawn(f"node-{i}", [*self.node_command(i, free_ports(1)[0], ca), "--isolation", "process"])
 
     def kill(self, *names):
         """SIGKILL processes and all that they have started."""

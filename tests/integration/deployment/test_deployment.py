@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 from problems import nightly
 
-from tools.local_superlink import command
-
 pytestmark = pytest.mark.slow
 #: Its Control API has a port of its own, on loopback.
 LOWEST = version("flwr") == "1.22.0"
@@ -25,24 +23,17 @@ LOWEST = version("flwr") == "1.22.0"
 STRANGER = str(Path(__file__).parents[1] / "stranger")
 
 
-def reported(deployment, home, *arguments):
-    """Run Flower's command line as somebody who has the address of the SuperNodes and the CA's certificate."""
-    home.mkdir(exist_ok=True)
+def starts_nothing(deployment, home):
+    """Try all that somebody could who has the SuperNodes' address and the CA's certificate."""
+    home.mkdir()
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "x"\n\n[superlink.x]\naddress = "{deployment.address}"\n'
         f'root-certificates = "{deployment.home / "ca.crt"}"\n'
     )
-    environment = {**deployment.environment, "FLWR_HOME": str(home)}
-    how = {"capture_output": True, "text": True, "timeout": 120, "check": False, "stdin": subprocess.DEVNULL}
-    return subprocess.run([command("flwr"), *arguments, "x"], env=environment, cwd=home, **how)
-
-
-def starts_nothing(deployment, home):
-    """Try all that somebody could who has the SuperNodes' address and the CA's certificate."""
     deployment.make_key(7, register=False)
     key = str(deployment.home / "node-7.pub")
     for arguments in (("run", STRANGER), ("list",), ("supernode", "register", key)):
-        done = reported(deployment, home, *arguments)
+        done = deployment.flwr_at(home, [*arguments, "x"])
         assert done.returncode != 0, arguments
         assert "403" in done.stdout + done.stderr or "SuperNodes" in done.stdout + done.stderr, done
     assert "stranger" not in deployment.flwr("list", "local").stdout
@@ -61,9 +52,8 @@ def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deploym
     arrays, rows, left_out = deployment.run(strategy, strategy=strategy, rounds=1)
     expected, expected_rows = here(strategy, 1, 2)
     np.testing.assert_equal(arrays, expected)
-    assert left_out == []
     assert [row["train/num-replies"] for row in rows] == [row["train/num-replies"] for row in expected_rows] == [2]
-    assert os.listdir(deployment.ran) == []
+    assert left_out == os.listdir(deployment.ran) == []
     if strategy != "FedDAGT" and not LOWEST:
         # The operator, on the SuperLink's machine, runs what the stranger could not.
         assert deployment.flwr("run", STRANGER, "local", "--stream").returncode == 0
