@@ -69,7 +69,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("kind", "regularizer", "options"), OTHERS)
 def test_above_the_largest_strength_there_is_nothing_and_below_something(kind, regularizer, options):
-    path = path_of(kind, regularizer, rounds=150, num_strengths=2, ratio=0.9, objective_options=options, validate=False)
+    path = path_of(kind, regularizer, rounds=50, num_strengths=2, ratio=0.9, objective_options=options, validate=False)
     assert path.points[0].nonzero == 0
     assert path.points[1].nonzero > 0
     assert np.isnan(path.points[0].held_out)

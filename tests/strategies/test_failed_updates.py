@@ -249,8 +249,8 @@ def test_a_sparse_start_and_large_coefficients_are_no_divergence():
     """The first models are exactly 0 and the solution is 2e4: the norm grows from 0 by as much."""
     features = np.random.default_rng(0).standard_normal((60, 6))
     objectives = [LeastSquares(features, 1e4 * features[:, 0] * 2.0, scale=0.5) for _ in range(3)]
-    strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, work=Steps(1, batch_size=None))
-    assert np.abs(flat(run_from(strategy, objectives, 1000).arrays)).max() > 5e3
+    strategy = FedDualAvg(regularizer=L1(1e4), client_lr=1e-2, work=Steps(1, batch_size=None))
+    assert np.abs(flat(run_from(strategy, objectives, 300).arrays)).max() > 5e3
 
 
 @pytest.mark.parametrize(("number", "asked"), [(1, 4), (1, 2), (10, 1)])
@@ -300,7 +300,7 @@ def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
 
 @pytest.mark.parametrize(("name", "kind"), SAMPLE)
 def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
-    hold_the_bar(name, kind, 24)
+    hold_the_bar(name, kind, 16)
 
 
 @pytest.mark.nightly
@@ -314,9 +314,9 @@ def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, n
 @pytest.mark.parametrize("name", ["FedDualAvg", "FedDR", "DFedDAGT"])
 @pytest.mark.parametrize("kind", ["absurd numbers", "no examples"])
 def test_six_clients_hold_it_in_short(name, kind):
-    hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)
+    hold_the_bar(name, kind, 16, kinds=SOAK, clients=6)
 
 
 @pytest.mark.parametrize("name", by_class(["FedDAGT", "DualFL"]))
 def test_a_memory_forgets_one_altered_reply(name):
-    hold_the_bar(name, "one altered reply", 70)
+    hold_the_bar(name, "one altered reply", 55)

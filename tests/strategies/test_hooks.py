@@ -7,6 +7,7 @@ import logging
 import math
 
 import numpy as np
+import problems
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flowers
@@ -124,16 +125,18 @@ def back_to_the_start(w, number):
     return np.zeros_like(w) if number == 3 else w
 
 
-@pytest.mark.parametrize("options", [DENSE, SPARSE, FALLING, THRESHOLD, ELASTIC, BALL], ids="dspteb")
-@pytest.mark.parametrize("change", [clipped, without_a_row, turned_and_rounded, back_to_the_start])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_clients_get_what_the_hook_returns(change, options, dtype):
+CHANGES = [clipped, without_a_row, turned_and_rounded, back_to_the_start]
+SETTINGS = [DENSE, SPARSE, FALLING, THRESHOLD, ELASTIC, BALL]
+
+
+@pytest.mark.parametrize(("change", "dtype", "setting"), problems.paired(CHANGES, [np.float64, np.float32], range(6)))
+def test_the_clients_get_what_the_hook_returns(change, setting, dtype):
     seen, returned = [], []
 
     def remembered(w, number):
         return returned.append(own := change(w, number).astype(dtype)) or own
 
-    result = go(changing(remembered), options, dtype=dtype, seen=seen)
+    result = go(changing(remembered), SETTINGS[setting], dtype=dtype, seen=seen)
     for model, own in zip([*seen[::NODES][1:], w_of(result)], returned, strict=True):
         np.testing.assert_allclose(model, own, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(model[1:] == 0.0, own[1:] == 0.0)

@@ -91,7 +91,7 @@ def struck(fault, chosen=None, num_rounds=3, *, callbacks=(), **where):
 
 def result_of(cls, fault):
     chosen = cls(work=Epochs(1, batch_size=5), fraction_evaluate=0.0, client_lr=0.02)
-    return start_on(Faulty(app_of(clients(SIZES)), len(SIZES), fault), chosen, rounds=4)
+    return start_on(Faulty(app_of(clients(SIZES)), len(SIZES), fault), chosen, rounds=3)
 
 
 @cache
@@ -104,8 +104,7 @@ def test_a_bad_reply_is_left_out_logged_and_counted(name, cls, caplog):
     fault, reason = FAULTS[name]
     result = result_of(cls, fault)
     metrics = result.train_metrics_clientapp
-    assert [metrics[r]["num-left-out"] for r in (1, 2, 3, 4)] == [0, 1, 0, 0]
-    assert [metrics[r]["num-replies"] for r in (1, 2, 3, 4)] == [7, 6, 7, 7]
+    assert [(metrics[r]["num-left-out"], metrics[r]["num-replies"]) for r in (1, 2, 3)] == [(0, 7), (1, 6), (0, 7)]
     rows = [row for row in result.left_out if row.round > 0]
     assert [(row.round, row.node_id, row.partition_id, row.kind) for row in rows] == [(2, BAD_NODE, 1, "train")]
     said = "; ".join(row.reason for row in rows)

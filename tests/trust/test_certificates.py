@@ -7,7 +7,7 @@ import pytest
 from adversarial_clients import CLIENTS, LIAR, in_messages, regressions
 from faulty import Faulty
 from newton import sites
-from problems import Reporting, app_of, crossed, flat, numpy_of, simulated, start_arrays, zeros
+from problems import Reporting, app_of, crossed, flat, nightly, numpy_of, paired, simulated, start_arrays, zeros
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.core.computing import quiet
@@ -215,8 +215,7 @@ NEWTON_LIES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
-@pytest.mark.parametrize("lie", NEWTON_LIES)
+@pytest.mark.parametrize(("lie", "kind"), crossed(NEWTON_LIES, ["squares", "logistic", "multinomial"]))
 def test_a_lie_to_newton_costs_a_round_and_is_named(kind, lie):
     result, distance = newton(kind, NEWTON_LIES[lie], (1,))
     assert {(row.partition_id, row.round) for row in result.left_out} == {(LYING_SITE, 1)}
@@ -234,9 +233,9 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("hessian", ["block", "none"])
-@pytest.mark.parametrize("kind", ["squares", "logistic"])
-@pytest.mark.parametrize("name", CONTRADICTIONS)
+@pytest.mark.parametrize(
+    ("name", "kind", "hessian"), paired(CONTRADICTIONS, ["squares", "logistic"], ["block", "none"])
+)
 def test_no_lie_to_newton_certifies_a_point_that_is_not_optimal(name, kind, hessian):
     """A lie about a point is found by what fits together at it, or by a lower bound above an objective."""
     lie, rounds, reason = CONTRADICTIONS[name]
@@ -262,8 +261,7 @@ def stopped(kind, lie=None, aggregation="mean", number=CLIENTS, liar=LIAR):
 honest_stop = cache(stopped)
 
 
-@pytest.mark.parametrize("loss", [-1e300, 1.7e308])
-@pytest.mark.parametrize(("kind", "number"), crossed(["train", "evaluate"], [4, CLIENTS]))
+@pytest.mark.parametrize(("kind", "number", "loss"), crossed(["train", "evaluate"], [4, CLIENTS], [-1e300, 1.7e308]))
 def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
     honest, _ = honest_stop(kind, number=number)
     stop, result = stopped(kind, lambda claims: claims.update(loss=loss), number=number, liar=2)
@@ -296,11 +294,11 @@ def of_validation(**said):
     return lambda claims, vectors: claims.update(said) if "held-out" in claims else None
 
 
-LOSSES = [*({"loss": loss} for loss in (-1e300, 1e9, -1.0)), {"loss": -1.0, "least": -1.0}]
+SAID = [*({"loss": loss} for loss in (-1e300, 1e9, -1.0)), {"loss": -1.0, "least": -1.0}]
+SAID += [{"held-out": 0.0}, {"held-out": -1.0}]
 
 
-@pytest.mark.parametrize("said", [*LOSSES, {"held-out": 0.0}, {"held-out": -1.0}])
-@pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
+@pytest.mark.parametrize(("said", "kind"), crossed(SAID, [FedDualAvg, FedNewton]))
 def test_one_client_picks_no_strength(kind, said):
     honest = honest_path(kind=kind)
     found = path(of_validation(**said), kind=kind)
@@ -330,7 +328,7 @@ def test_where_nobody_has_held_out_data_the_error_names_the_sites():
         path(of_validation(**{"held-out": 0.0}), liars=range(CLIENTS))
 
 
-@pytest.mark.parametrize("factor", [-900.0, 300.0])
+@pytest.mark.parametrize("factor", [-900.0, *nightly(300.0)])
 @pytest.mark.parametrize(("aggregation", "most"), [("mean", 12.0), ("median", 1.5), ("geometric-median", 1.5)])
 def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, factor):
     def lie(claims, vectors):

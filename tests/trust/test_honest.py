@@ -41,7 +41,7 @@ def largest_rate(objectives):
     return 1.0 / max(own.batch_lipschitz(None, "l2") for own in objectives)
 
 
-def run(strategy, objectives, rounds=25):
+def run(strategy, objectives, rounds):
     layout = objectives[0].layout
     with quiet(50), single_threaded_blas():
         options = {"num_nodes": len(objectives), "initial_arrays": zeros(layout)}
@@ -72,7 +72,8 @@ def test_nobody_is_left_out(seed, name):
     strategy = make(name, **options)
     strategy.fraction_evaluate = 1.0
     strategy.certificate_every = 5
-    result = run(strategy, objectives)
+    # Long runs at night alone: there are two certificates in either.
+    result = run(strategy, objectives, 25 if seed >= 3 else 11)
     assert result.left_out == []
     reported = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
     assert reported or name == "FedNewton"

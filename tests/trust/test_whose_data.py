@@ -7,7 +7,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from faulty import Faulty, changing, error, says, silent, start_on, strategy, with_metrics
-from problems import app_of, clients, flat, foreign, optimum, refused, run, start_arrays
+from problems import app_of, clients, crossed, flat, foreign, optimum, paired, refused, run, start_arrays
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.computing import quiet
@@ -61,10 +61,13 @@ def fitted(fault, since=1, options=(), **fit):
 CV = {"cv": Strengths(num=4, folds=3)}.items()
 
 
-@pytest.mark.parametrize("happens", [error(2, "RuntimeError: disk"), silent, changing("gradient", np.negative)])
-@pytest.mark.parametrize("since", [1, 3])
-@pytest.mark.parametrize(("options", "fit"), [((), {}), (CV, {}), ((), {"intervals": True})])
-def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, since, options, fit):
+HAPPENS = [error(2, "RuntimeError: disk"), silent, changing("gradient", np.negative)]
+FITS = {"plain": ((), {}), "cv": (CV, {}), "intervals": ((), {"intervals": True})}
+
+
+@pytest.mark.parametrize(("happens", "since", "how"), paired(HAPPENS, [1, 3], FITS))
+def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, since, how):
+    options, fit = FITS[how]
     try:
         model = fitted(happens, since, options=options, **fit)
     except ConfigurationError as error:
@@ -118,7 +121,7 @@ KNOWN = {m: float(own.num_examples) for m, own in enumerate(SITES)}
 
 def test_rows_that_are_known_bound_every_weight():
     grid = odd(app_of(SITES), counts(lambda rows, number: rows * 800))
-    result, _ = played(FedDualAvg(bounds=Bounds(rows=KNOWN), **STEP), grid, 200)
+    result, _ = played(FedDualAvg(bounds=Bounds(rows=KNOWN), **STEP | {"client_lr": 0.5}), grid, 80)
     said = {(row.partition_id, row.reason) for row in result.left_out}
     assert said == {(ODD, "it reports 32000 examples; expected 40, of Bounds(rows=...)")}
     others = [own for m, own in enumerate(SITES) if m != ODD]
@@ -148,20 +151,20 @@ class Hung(Faulty):
         return found
 
 
-@pytest.mark.parametrize("kind", ["train", "evaluate", "query.question"])
-@pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, FedDR])
-def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
-    own = strategy(certificate_every=1, **({} if strategy is FedDR else TRAIN))
+@pytest.mark.parametrize(
+    ("cls", "kind"), crossed([FedDualAvg, FedDAGT, FedDR], ["query.question", "train", "evaluate"])
+)
+def test_a_site_that_hangs_costs_two_timeouts(cls, kind):
+    own = cls(certificate_every=1, **({} if cls is FedDR else TRAIN))
     grid = odd(app_of(SITES), silent, range(2, 99), kind, Hung)
     result, said = played(own, grid, 12)
     part = "data: of 3 of 4 clients; without partition 2: no reply"
-    expected = [f"{strategy.__name__}: the model is not of all {part}"] * (kind == "train")
+    expected = [f"{cls.__name__}: the model is not of all {part}"] * (kind == "train")
     assert [each for each in said if "the model is not of all" in each] == expected
-    assert len(result.train_metrics_clientapp) == 12
     assert 2 * 3600.0 <= grid.waited < 2.15 * 3600.0
     assert kind != "train" or f"{result}".splitlines()[1] == f"  {part}"
     # It is asked in every round.
-    assert len(grid.injected) >= 11
+    assert (len(result.train_metrics_clientapp), len(grid.injected) >= 11) == (12, True)
 
 
 @pytest.mark.parametrize(("fraction", "back", "part"), [(1.0, False, True), (1.0, True, False), (0.5, False, False)])
