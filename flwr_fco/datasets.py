@@ -337,8 +337,8 @@ def breast_cancer(
     """
     from sklearn import datasets, preprocessing
 
-    features, labels = datasets.load_breast_cancer(return_X_y=True)
-    data = _partitioned(features, labels, train_fraction, num_clients, alpha, seed, min_size)
+    rows = datasets.load_breast_cancer(return_X_y=True)
+    data = _partitioned(*rows, train_fraction, num_clients, alpha, seed, min_size)
     scaler = preprocessing.StandardScaler().fit(data.train.features)
     train, test = (Samples(scaler.transform(part.features), part.targets) for part in (data.train, data.test))
     return PartitionedClassification(train, test, data.partition, data.num_classes)

@@ -292,8 +292,7 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
         require(math.isfinite(here + h.value(w)), f"{where}: psi or h is not finite at the result:", w=w)
         tried = tried[np.isfinite(values)]
         here, there = t * here, t * np.array(values)[np.isfinite(values)]
-        dual = h.gradient(w)
-        moves = tried - w
+        dual, moves = h.gradient(w), tried - w
         # Effect of the rounding of w on its dual, which is large around a center and for a large p.
         signs = np.where(np.arange(w.size) % 2, -_EPS / 8.0, _EPS / 8.0)
         blur = 2.0 * np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
