@@ -71,7 +71,8 @@ def _handled(client_of: Callable[[Context], Any], name: str, message: Message, c
         raise ConfigurationError(f"`fit` returned {len(found)} arrays; `start` has {len(sent)}: {', '.join(sent)}")
     else:
         content["arrays"] = ArrayRecord({own: Array(np.asarray(a)) for own, a in zip(sent, found, strict=True)})
-    plain = {own: value.item() if hasattr(value, "item") else value for own, value in metrics.items()}
+    # Numbers of NumPy, JAX and PyTorch, and no arrays: these are left out, as lists are.
+    plain = {own: value.item() if getattr(value, "shape", None) == () else value for own, value in metrics.items()}
     # The sign makes a number of a truth value, which no record takes.
     numbers = {own: +value for own, value in plain.items() if isinstance(value, int | float)}
     content["metrics"] = MetricRecord({**numbers, "num-examples": int(number)})

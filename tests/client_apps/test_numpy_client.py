@@ -70,7 +70,7 @@ def test_numbers_of_numpy_and_arrays_without_axes_are_numbers_and_the_loss_is_th
             return parameters, np.int64(10), {"f": np.float32(0.5), "i": np.int64(3), "b": True, "num-examples": 0}
 
         def evaluate(self, parameters, config):
-            return np.float32(0.25), 10, {"loss": 7.0, "accuracy": np.array(0.5)}
+            return np.float32(0.25), 10, {"loss": 7.0, "accuracy": np.array(0.5), "curve": np.ones(2)}
 
     result = go(Own())
     numbers = {**result.train_metrics_clientapp[8], **result.evaluate_metrics_clientapp[8], "out": len(result.left_out)}
