@@ -192,14 +192,15 @@ class Layout:
         ValueError
             If there is no array to optimise, a dtype is not numeric, or a pattern of one's own matches nothing.
         """
-        through = {pass_through} if isinstance(pass_through, str) else {*pass_through}
-        matching(list(arrays), [*through.difference(PASS_THROUGH)], "pass_through")
+        own = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
+        matching(list(arrays), [pattern for pattern in own if pattern not in PASS_THROUGH], "pass_through")
+        through = (*own, *PASS_THROUGH) if own else ()
         rows = []
         for name, given in arrays.items():
             array = np.asarray(given)
             if array.dtype.kind not in "fiub":
                 raise ValueError(f"array {name!r} has dtype {array.dtype}; expected floating point, integer or boolean")
-            optimized = array.dtype.kind == "f" and first_match(through and through.union(PASS_THROUGH), name) is None
+            optimized = array.dtype.kind == "f" and first_match(through, name) is None
             rows.append((name, array.shape, array.dtype.name, optimized, False))
         layout = cls.from_header(rows)
         if not layout.optimized:
@@ -390,7 +391,7 @@ def matching(names: Sequence[str], patterns: Patterns, option: str = "apply_to")
     """Return the names that match a pattern; one that matches none is an error, which names the option."""
     matched = set[str]()
     for pattern in (patterns,) if isinstance(patterns, str) else checked(option, patterns, Sequence[str]):
-        found = {name for name in names if first_match([pattern], name)}
+        found = {name for name in names if first_match([pattern], name) is not None}
         if not found:
             raise ConfigurationError(f"{option}={pattern!r} matches none of the arrays {names}")
         matched |= found
