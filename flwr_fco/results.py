@@ -108,10 +108,12 @@ class Result(FlowerResult):
         for title, history in histories.items():
             if history:
                 number = max(history)
+                when = "" if number == last else f" (round {number})"
                 pairs = history[number].items()
                 metrics = ", ".join(f"{k} {own:.6g}" if isinstance(own, float) else f"{k} {own}" for k, own in pairs)
-                lines.append(f"  {title}{f' (round {number})' * (number != last)}: {metrics}")
-        lines += [f"  messages of training: {text}"] if (text := traffic_of(self)) else []
+                lines.append(f"  {title}{when}: {metrics}")
+        if traffic := traffic_of(self):
+            lines.append(f"  messages of training: {traffic}")
         return "\n".join([*lines, "All rounds: .table()"])
 
     __str__ = __repr__
@@ -140,18 +142,19 @@ def part_of(result: Result) -> str:
     --------
     >>> from flwr_fco.strategies.replies import LeftOut
     >>> counts = {1: MetricRecord({"num-replies": 3, "num-left-out": 1})}
-    >>> part_of(Result(train_metrics_clientapp=counts, left_out=[LeftOut(1, 7, None, "no reply")]))
+    >>> lost = [LeftOut(1, 7, None, "no reply"), LeftOut(2, 8, None, "NaN")]
+    >>> part_of(Result(train_metrics_clientapp=counts, left_out=lost))
     'data: of 3 of 4 clients; without node 7: no reply'
-    >>> part_of(Result(train_metrics_clientapp=counts | {2: MetricRecord({"skipped": 1})}))
-    'data: of 3 of 4 clients, up to round 1, as all later ones are skipped'
+    >>> part_of(Result(train_metrics_clientapp=counts | {2: MetricRecord({"skipped": 1})}, left_out=lost))
+    'data: of 3 of 4 clients, up to round 1, as all later ones are skipped; without node 7: no reply'
     """
     rounds: Mapping[int, Any] = result.train_metrics_clientapp
     last, end = max((n for n, own in rounds.items() if not own.get("skipped")), default=0), max(rounds, default=0)
     count, lost = (rounds[last].get(name, 0) if last else 0 for name in ("num-replies", "num-left-out"))
     parts = [f"of {count} of {count + lost} clients"] if lost else []
     parts += [f"up to round {last}, as all later ones are skipped"] if 0 < last < end else []
-    # Of rounds that are skipped, why the last one is.
-    rows = [row for row in result.left_out if row.kind == "train" and row.round == end][:5]
+    # Whom the model lacks; if nobody, why the last round is skipped.
+    rows = [row for row in result.left_out if row.kind == "train" and row.round == (last if lost else end)][:5]
     names = [f"node {row.node_id}" if row.partition_id is None else f"partition {row.partition_id}" for row in rows]
     who = "; ".join(f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True))
     return f"data: {', '.join(parts)}" + (f"; without {who}" if who else "") if parts else ""
