@@ -662,8 +662,9 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     functions: Any = () if mods is None else mods
     if not isinstance(functions, Sequence) or not all(takes(mod, 3) for mod in functions):
         raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
-    for name in _REFUSED_MODS.keys() & {getattr(mod, "__name__", type(mod).__name__) for mod in functions}:
-        raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
+    for name in (getattr(mod, "__name__", type(mod).__name__) for mod in functions):
+        if name in _REFUSED_MODS:
+            raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
     return list(functions)
 
 
@@ -788,7 +789,7 @@ def check_layout(client: Layout, server: Layout, owner: str = "this client's obj
     # Of a network with hundreds of arrays, those that differ; where the order does, all.
     alike = client.shapes.items() & server.shapes.items() if client.shapes != server.shapes else ()
     theirs, own = ({n: s for n, s in one.shapes.items() if (n, s) not in alike} for one in (server, client))
-    problem = f"the server's model is {theirs}, {owner} has {own}, and {len(alike)} arrays are alike"
+    problem = f"the server's model is {theirs}, {owner} has {own}, and {len(alike)} others are alike"
     advice = f"give `start` {instead}"
     if passing := [entry.name for entry in server.passed_through if entry.name in client.shapes]:
         which = "arrays of whole numbers or booleans are no part of the model, nor what Arrays(pass_through=) names"

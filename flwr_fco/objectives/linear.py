@@ -191,7 +191,8 @@ class Linear(Objective):
         """Return the scores of all rows, without offsets."""
         self._check(w)
         if self.num_outputs == 1 and isinstance(self.features, np.ndarray):
-            fill_scores(self.features, np.arange(self.num_examples), w, scores := np.empty(self.num_examples))
+            scores = np.empty(self.num_examples)
+            fill_scores(self.features, np.arange(scores.size), w, scores)
             return scores
         return np.concatenate([self._product(block, w) for _, block in self._blocks()])
 
