@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -161,7 +160,8 @@ class Linear(Objective):
         if isinstance(self.features, np.ndarray):
             self.features.flags.writeable = False
         for name in ("targets", "weights", "offset"):
-            setattr(self, name, np.require(getattr(self, name), requirements="W"))
+            if not state[name].flags.writeable:
+                setattr(self, name, state[name].copy())
 
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
@@ -534,8 +534,8 @@ class Linear(Objective):
 
     def _with(self, features: Any = None, shape: tuple[int, ...] = (), **changed: Any) -> Self:
         """Return the same loss with other attributes, and of other rows or columns if they are given."""
-        other = copy.copy(self)
-        vars(other).update(changed)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self) | changed)
         if features is not None:
             other._set_features(features, shape)
         return other
