@@ -147,6 +147,9 @@ def part_of(result: Result) -> str:
     'data: of 3 of 4 clients; without node 7: no reply'
     >>> part_of(Result(train_metrics_clientapp=counts | {2: MetricRecord({"skipped": 1})}, left_out=lost))
     'data: of 3 of 4 clients, up to round 1, as all later ones are skipped; without node 7: no reply'
+    >>> rounds = {1: MetricRecord({"skipped": 0}), 2: MetricRecord({"skipped": 1})}
+    >>> part_of(Result(train_metrics_clientapp=rounds, left_out=lost))
+    'data: up to round 1, as all later ones are skipped: node 8: NaN'
     """
     rounds: Mapping[int, Any] = result.train_metrics_clientapp
     last, end = max((n for n, own in rounds.items() if not own.get("skipped")), default=0), max(rounds, default=0)
@@ -157,7 +160,8 @@ def part_of(result: Result) -> str:
     rows = [row for row in result.left_out if row.kind == "train" and row.round == (last if lost else end)][:5]
     names = [f"node {row.node_id}" if row.partition_id is None else f"partition {row.partition_id}" for row in rows]
     who = "; ".join(f"{name}: {row.reason}" for name, row in zip(names, rows, strict=True))
-    return f"data: {', '.join(parts)}" + (f"; without {who}" if who else "") if parts else ""
+    why = f"{'; without' if lost else ':'} {who}" if who else ""
+    return f"data: {', '.join(parts)}{why}" if parts else ""
 
 
 def traffic_of(result: Result) -> str:
