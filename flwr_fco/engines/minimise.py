@@ -175,7 +175,8 @@ def minimise(
     pull = zeros + shift + penalty * center
     start = zeros + (center if start is None else start)
     if objective.minimiser is not None:
-        return Minimum._make(objective.minimiser(pull, penalty, start, work, duality))
+        minimum: Minimum = objective.minimiser(pull, penalty, start, work, duality)
+        return minimum
     if not objective.smooth or objective.ascends is not None:
         kind, other = ("not smooth", "LocalSGD") if objective.ascends is None else ("a saddle function", "FeDualEx")
         prefix = f"{type(objective).__name__} is {kind}, and has no method"

@@ -129,7 +129,8 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
             raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(said)}, its label says {dtype}{list(shape)}")
     if (size := len(data) - begin) != math.prod(shape) * dtype.itemsize:
         raise ProtocolError(f"array {name!r} cannot be read: {size} bytes are no {label}{list(shape)}")
-    return np.frombuffer(data, dtype, offset=begin).reshape(shape, order="F" if columns_first else "C")
+    value = np.frombuffer(data, dtype, offset=begin)
+    return value if len(shape) == 1 else value.reshape(shape, order="F" if columns_first else "C")
 
 
 def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, ...], *, finite: bool = True) -> None:
