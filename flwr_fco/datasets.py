@@ -304,7 +304,7 @@ def digits(
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
-    return _partitioned(features / 16.0, labels, train_fraction, num_clients, alpha, seed, min_size)
+    return _split((features / 16.0, labels), train_fraction, num_clients, alpha, seed, min_size)
 
 
 def breast_cancer(
@@ -337,15 +337,14 @@ def breast_cancer(
     """
     from sklearn import datasets, preprocessing
 
-    rows = datasets.load_breast_cancer(return_X_y=True)
-    data = _partitioned(*rows, train_fraction, num_clients, alpha, seed, min_size)
+    data = _split(datasets.load_breast_cancer(return_X_y=True), train_fraction, num_clients, alpha, seed, min_size)
     scaler = preprocessing.StandardScaler().fit(data.train.features)
     train, test = (Samples(scaler.transform(part.features), part.targets) for part in (data.train, data.test))
     return PartitionedClassification(train, test, data.partition, data.num_classes)
 
 
-def _partitioned(
-    features: Any, labels: Any, train_fraction: float, num_clients: int, alpha: float | None, seed: int, min_size: int
+def _split(
+    rows: Any, train_fraction: float, num_clients: int, alpha: float | None, seed: int, min_size: int
 ) -> PartitionedClassification:
     """Split off a test part, the same whatever the seed, so that all runs are scored on it; deal the rest."""
     from sklearn.model_selection import train_test_split
@@ -353,7 +352,7 @@ def _partitioned(
     share = checked("train_fraction", train_fraction, float, PART)
     rng = np.random.default_rng(checked("seed", seed, int, NATURAL))
     with in_words(f"{train_fraction=}", ConfigurationError, "; expected a row of each class in both parts"):
-        x, x_test, y, y_test = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
+        x, x_test, y, y_test = train_test_split(*rows, train_size=share, stratify=rows[1], random_state=0)
     if alpha is None:
         dealt = iid_partition(len(y), num_clients, rng)
     else:
