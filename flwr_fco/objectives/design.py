@@ -204,7 +204,11 @@ def as_weights(weights: ArrayLike | None, num_examples: int) -> Vector:
     if weights is None:
         return np.ones(num_examples)
     expected = "numbers > 0. Leave out rows that do not count"
-    return as_numbers("sample_weight", weights, (num_examples,), math.ulp(0.0), expected)
+    found = as_numbers("sample_weight", weights, (num_examples,), math.ulp(0.0), expected)
+    if math.isinf(num_examples * (largest := float(found.max(initial=0.0)))):
+        prefix = f"sample_weight[{found.argmax()}] is {largest:g}"
+        raise ConfigurationError(f"{prefix}; expected numbers whose sum is finite. Divide all of them by the largest")
+    return found
 
 
 def _read(values: Any, name: str) -> NDArray[Any]:

@@ -170,6 +170,7 @@ NO_WEIGHTS = [
     ({"sample_weight": [1.0, 0.0]}, r"sample_weight\[1\] is 0; expected numbers > 0"),
     ({"sample_weight": np.ones(3)}, r"sample_weight have shape \(3,\), but there are 2 examples"),
     ({"sample_weight": [NAN, 1.0]}, r"sample_weight\[0\] is nan"),
+    ({"sample_weight": [1.0, 1e308]}, r"sample_weight\[1\] is 1e\+308; .* sum is finite"),
     ({"offset": np.ones((2, 2))}, "offset have shape"),
     ({"offset": [np.inf, 0.0]}, r"offset\[0\] is inf"),
     ({"offset": ["a", "b"]}, "offset have dtype"),
@@ -179,8 +180,7 @@ NO_WEIGHTS = [
 @pytest.mark.parametrize("cls", [LeastSquares, Logistic, CoxRegression])
 @pytest.mark.parametrize(("options", "message"), NO_WEIGHTS)
 def test_what_is_no_weight_or_offset_is_refused(cls, options, message):
-    more = ([1.0, 1.0],) if cls is CoxRegression else ()
-    refused(message, cls, TWO, [0.0, 1.0] if cls is Logistic else [1.0, 1.0], *more, **options)
+    refused(message, cls, TWO, *([[1.0, 1.0]] * 2 if cls is CoxRegression else [[0.0, 1.0]]), **options)
 
 
 def test_wrong_vectors_and_batches_are_refused():
