@@ -789,7 +789,7 @@ def check_layout(client: Layout, server: Layout, owner: str = "this client's obj
     # Of a network with hundreds of arrays, those that differ; where the order does, all.
     alike = client.shapes.items() & server.shapes.items() if client.shapes != server.shapes else ()
     theirs, own = ({n: s for n, s in one.shapes.items() if (n, s) not in alike} for one in (server, client))
-    problem = f"the server's model is {theirs}, {owner} has {own}, and {len(alike)} others are alike"
+    problem = f"the server's model has {theirs or 'nothing'}, {owner} {own or 'nothing'}; {len(alike)} others are alike"
     advice = f"give `start` {instead}"
     if passing := [entry.name for entry in server.passed_through if entry.name in client.shapes]:
         which = "arrays of whole numbers or booleans are no part of the model, nor what Arrays(pass_through=) names"

@@ -169,7 +169,7 @@ REFUSED_LOOPS = [
     (plain(**JOINT), {}, rf"scope='joint': HardSparsity\(count=2\) of all arrays together{OBJECTIVE}"),
     (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp.*import ClientApp`$"),
     (plain(), {"model": Frozen}, "the server optimises 'intercept', .*pass_through="),
-    (plain(), {"model": lambda: networks.Linear(3)}, "this model has {'c.*}, and 1 others are alike: give `start` Arr"),
+    (plain(), {"model": lambda: networks.Linear(3)}, "this model {'c.*}; 1 others are alike: give `start` Arr"),
     (plain(), {"steps": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
     (plain(), {"look": lambda net: torch.nn.init.ones_(net.coefficients)}, "changed before the first step"),
     # Weights that a client freezes are kept.

@@ -195,7 +195,7 @@ def test_a_methods_numbers_replace_none_of_the_rounds_own():
 
 TWO_CLASSES = fco.MultinomialLogistic(np.ones((4, 3)), [0, 1, 0, 1])
 OTHERS = {
-    "another shape": (LeastSquares(np.ones((4, 2)), np.ones(4)), np.zeros(3), 1, "the server's model is"),
+    "another shape": (LeastSquares(np.ones((4, 2)), np.ones(4)), np.zeros(3), 1, "the server's model has"),
     "whole numbers": (LeastSquares(np.ones((4, 3)), np.ones(4)), np.zeros(3, int), 1, "here 'coefficients'. Give"),
     "fewer classes": (TWO_CLASSES, np.zeros((3, 4)), 4, "give all of them the same num_classes="),
 }
